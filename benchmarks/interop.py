@@ -147,7 +147,7 @@ def vla_eval_answers_us(python: Path) -> str:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            with PolicyClient(process.stdout.readline().strip(), "vla-eval", action_dim=2) as client:
+            with PolicyClient(process.stdout.readline().strip(), "vla-eval") as client:
                 for _ in range(2):
                     client.begin()
                     picture = np.full((4, 4, 3), 1, np.uint8)

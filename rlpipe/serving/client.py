@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
+from rlpipe.errors import PolicyError
 from rlpipe.serving.wire import (
     LARGEST_MESSAGE,
     LOOPBACK,
@@ -37,10 +38,6 @@ STATE_KEYS = {"openpi": "observation/state", "vla-eval": "state"}
 """Key of an observation that is one array, by protocol."""
 
 
-class ServerError(RuntimeError):
-    """A policy behind a socket cannot be used. The message names its address and what it did."""
-
-
 class PolicyClient:
     """Policy of another process, for one environment.
 
@@ -55,7 +52,6 @@ class PolicyClient:
         url: str,
         protocol: str = "openpi",
         *,
-        action_dim: int | None = None,
         timeout: float = 60.0,
         connect_timeout: float = 10.0,
     ) -> None:
@@ -64,15 +60,14 @@ class PolicyClient:
         Args:
             url: ``ws://HOST:PORT``.
             protocol: ``openpi`` or ``vla-eval``.
-            action_dim: A, which every answer must have; None for any.
             timeout: s, time that the server has for each answer; the first may take long, as it may compile.
             connect_timeout: s, time that it has to start listening.
         Raises:
-            ServerError: there is no such server.
+            PolicyError: there is no such server.
         """
         self.url, self.protocol = url, protocol
         self.metadata: dict[str, Any] = {}
-        self._action_dim, self._connect_timeout, self._timeout = action_dim, connect_timeout, timeout
+        self._connect_timeout, self._timeout = connect_timeout, timeout
         self._connection: ClientConnection | None = None
         self._seq = 0
         self._first: dict[str, Any] = {}  # keys of the next request that begin an episode
@@ -80,21 +75,20 @@ class PolicyClient:
         self._is_running = False
         self._open()
 
-    def begin(self, seed: int | None = None, task: str = "rlpipe") -> None:
+    def begin(self, seed: int | None = None) -> None:
         """Begins an episode.
 
         Openpi's protocol has no message for it: servers of others see a new connection.
 
         Args:
             seed: of the policy's noise; only ``rlpipe serve`` is told, which then draws that of the evaluation.
-            task: name of the task, for vla-eval.
         Raises:
-            ServerError: the server failed.
+            PolicyError: the server failed.
         """
         seeded = {"seed": seed} if seed is not None and self._is_ours else {}
         if self.protocol == "vla-eval":
             self._end_episode()
-            self._send_frame("episode_start", {"task": {"name": task, **seeded}})
+            self._send_frame("episode_start", {"task": {"name": "rlpipe", **seeded}})
         elif self._is_ours:
             self._first = {"reset": True, **seeded}
         elif self._steps:
@@ -110,7 +104,7 @@ class PolicyClient:
         Returns:
             [H, A] actions, to be taken one after the other; the server says how many of them, if at all.
         Raises:
-            ServerError: the server failed, or its answer is none.
+            PolicyError: the server failed, or its answer is none.
         """
         request = observation if isinstance(observation, Mapping) else {STATE_KEYS[self.protocol]: observation}
         if self.protocol == "vla-eval":
@@ -124,7 +118,7 @@ class PolicyClient:
 
     def close(self) -> None:
         """Ends the episode and the connection."""
-        with suppress(ServerError):
+        with suppress(PolicyError):
             if self._connection is not None:
                 self._end_episode()
         self._shut()
@@ -179,7 +173,7 @@ class PolicyClient:
 
     def _connected(self) -> ClientConnection:
         if self._connection is None:
-            raise ServerError(f"the connection to {self.url} is closed.")
+            raise PolicyError(self.url, "has failed before, so the connection is closed")
         return self._connection
 
     def _send_frame(self, kind: str, payload: dict[str, Any]) -> None:
@@ -191,7 +185,7 @@ class PolicyClient:
         try:
             self._connected().send(pack())
         except WireError as error:
-            self._fail(f"was not asked, because {error}".rstrip("."), error)
+            self._fail(f"was not asked, because {error}", error)
         except ConnectionClosed as error:
             if isinstance(error.__cause__, BlockingIOError):  # of ``_limit_sending``
                 self._fail(f"read nothing for {self._timeout:g} s", error)
@@ -214,7 +208,7 @@ class PolicyClient:
         try:
             return read(message)
         except WireError as error:
-            self._fail(f"answered what cannot be read: {error}".rstrip("."), error)
+            self._fail(f"answered what cannot be read: {error}", error)
 
     # --- messages
 
@@ -225,7 +219,7 @@ class PolicyClient:
         while (frame := self._receive(Frame.read, deadline)).seq != self._seq:
             pass
         if frame.type == "error":
-            self._fail(f"reports an error: {shortened(str(frame.payload.get('error')))}".rstrip("."))
+            self._fail(f"reports an error: {shortened(str(frame.payload.get('error')))}")
         if frame.type != expected:
             self._fail(f"answered {kind} with {frame.type!r} instead of {expected}")
         return frame.payload
@@ -237,27 +231,22 @@ class PolicyClient:
             self._send_frame("episode_end", {"metrics": {}, "steps": self._steps, "elapsed_sec": seconds})
 
     def _actions(self, answer: Mapping[str, Any]) -> NDArray[Any]:
-        """Returns the actions of an answer, [H, A], once they are what actions must be."""
+        """Returns the actions of an answer, [H, A]; whether they suit the task is for others to say."""
         if "actions" not in answer:
             self._fail(f"answered without actions: its answer has {', '.join(map(str, answer)) or 'nothing'}")
         try:
-            actions = np.asarray(answer["actions"])
+            actions = np.atleast_2d(answer["actions"])
         except ValueError as error:  # a ragged list
             self._fail(f"answered actions that are no array: {error}", error)
-        if actions.dtype.kind not in "biuf":
-            self._fail(f"answered actions that are no numbers: {shortened(repr(answer['actions']), 80)}")
-        if actions.ndim not in (1, 2) or not actions.size or self._action_dim not in (None, actions.shape[-1]):
-            width = "A" if self._action_dim is None else self._action_dim
-            self._fail(f"answered actions of the shape {actions.shape}; [{width}] or [H, {width}] is expected")
-        if not np.isfinite(actions).all():
-            self._fail("answered actions that are not finite")
-        return np.atleast_2d(actions)
+        if actions.ndim != 2:
+            self._fail(f"answered actions of the shape {actions.shape}; [A] or [H, A] is expected")
+        return actions
 
     # --- failures
 
     def _fail(self, what: str, cause: BaseException | None = None) -> NoReturn:
         self._shut()
-        raise ServerError(f"{self.url} {what}.") from cause
+        raise PolicyError(self.url, what.rstrip(".")) from cause
 
     def _fail_closed(self, error: ConnectionClosed) -> NoReturn:
         """Fails because of a connection that is closed."""

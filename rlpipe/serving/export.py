@@ -125,16 +125,9 @@ def export_policy(state: Checkpoint, folder: Path, *, deterministic: bool | None
 def _inputs(policy: Policy, card: Mapping[str, Any], rows: int) -> dict[str, NDArray[Any]]:
     """Returns inputs of zeros, [rows, ...] each, by the names they have in the graph."""
     observations = SpaceSpec.from_json(card["spaces"]).observations(rows)
-    inputs = (
-        {f"obs.{name}": leaf for name, leaf in observations.leaves.items()}
-        if isinstance(observations, Tree)
-        else {"obs": observations}
-    )
-    if not card["deterministic"]:
-        inputs["noise"] = policy.noise(np.random.default_rng(0), rows)
-    if card["memory_width"]:
-        inputs["memory"] = np.zeros((rows, card["memory_width"]), np.float32)
-    return inputs
+    noise = None if card["deterministic"] else policy.noise(np.random.default_rng(0), rows)
+    memories = np.zeros((rows, card["memory_width"]), np.float32) if card["memory_width"] else None
+    return runner.graph_inputs(getattr(observations, "leaves", observations), noise, memories)
 
 
 def write_graph(policy: Policy, card: Mapping[str, Any], file: Path) -> None:

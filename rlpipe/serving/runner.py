@@ -275,16 +275,20 @@ def onnx_decisions(session: Any) -> Decide:
     inputs, outputs = ([entry.name for entry in entries] for entries in (session.get_inputs(), session.get_outputs()))
 
     def decide(observations: Observations, noise: Any, memories: Any) -> tuple[NDArray[Any], Any]:
-        leaves = observations if isinstance(observations, dict) else {"": observations}
-        feed = {f"obs.{name}" if name else "obs": array for name, array in leaves.items()}
-        feed |= {"noise": noise, "memory": memories}
-        feed = {name: array for name, array in feed.items() if name in inputs and array is not None}
+        feed = {name: array for name, array in graph_inputs(observations, noise, memories).items() if name in inputs}
         count = len(next(iter(feed.values())))
         rows = [session.run(outputs, {name: array[n : n + 1] for name, array in feed.items()}) for n in range(count)]
         merged = [np.concatenate(arrays) for arrays in zip(*rows, strict=True)]
         return merged[0], merged[1] if len(merged) > 1 else None
 
     return decide
+
+
+def graph_inputs(observations: Observations, noise: Any, memories: Any) -> dict[str, NDArray[Any]]:
+    """Returns what a decision reads, by the names of the inputs of a graph; without noise or memories that are None."""
+    leaves = observations if isinstance(observations, dict) else {"": observations}
+    feed = {f"obs.{name}" if name else "obs": array for name, array in leaves.items()}
+    return {name: array for name, array in (feed | {"noise": noise, "memory": memories}).items() if array is not None}
 
 
 def main() -> None:

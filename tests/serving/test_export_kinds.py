@@ -12,6 +12,7 @@ import torch
 from rlpipe.config.sections import acting_sections
 from rlpipe.policies.base import make_policy
 from rlpipe.serving.export import TOLERANCE, differences, random_observations, write_graph
+from rlpipe.serving.runner import graph_inputs
 from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 from rlpipe.trajectory.tree import tensors
 
@@ -55,9 +56,7 @@ def test_a_graph_decides_as_the_policy_does(tmp_path, spaces, options):
         "spaces": spaces.as_json(), "memory_width": section.memory_width, "deterministic": False, "policy": "any",
     }  # fmt: skip
     write_graph(policy, card, tmp_path / "policy.onnx")
-    leaves = observations if isinstance(observations, dict) else {"": observations}
-    feed = {f"obs.{name}" if name else "obs": leaf for name, leaf in leaves.items()}
-    feed |= {"noise": noise} | ({"memory": memories} if section.memory_width else {})
+    feed = graph_inputs(observations, noise, memories if section.memory_width else None)
     actions, *remembered = onnxruntime.InferenceSession(tmp_path / "policy.onnx").run(None, feed)
     with torch.inference_mode():
         decided = policy.decide(tree, torch.from_numpy(noise), torch.from_numpy(memories))

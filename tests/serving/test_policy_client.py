@@ -13,9 +13,14 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import serve
 
+from rlpipe.collection.actions import RunningEpisode
+from rlpipe.config.schema import ExternalConfig
+from rlpipe.errors import PolicyError
 from rlpipe.serving import client as client_module
-from rlpipe.serving.client import PolicyClient, ServerError
+from rlpipe.serving.client import PolicyClient
+from rlpipe.serving.external.sockets import SocketPolicy
 from rlpipe.serving.wire import Frame, pack_openpi, unpack
+from rlpipe.trajectory import SpaceSpec
 
 ACTIONS = np.float32([[0.5], [0.25]])
 
@@ -52,16 +57,16 @@ def refusal(handler, protocol="openpi", **timeouts) -> str:
     """What a client says of a server, which it names, when it asks it once."""
 
     def ask(url):
-        client = PolicyClient(url, protocol, **{"action_dim": 1, "timeout": 60.0} | timeouts)
+        client = PolicyClient(url, protocol, **{"timeout": 60.0} | timeouts)
         client.begin()
         client.ask({"state": np.zeros(3)})
 
-    with server(handler) as url, pytest.raises(ServerError) as raised:
+    with server(handler) as url, pytest.raises(PolicyError) as raised:
         ask(url)
     text = str(raised.value)
-    assert text.startswith(url)
+    assert text.startswith(f"the policy {url} ")
     assert text.endswith(".")
-    return text.removeprefix(url).strip()
+    return text.removeprefix(f"the policy {url} ")
 
 
 def test_actions_are_a_chunk_also_where_one_is_answered():
@@ -85,13 +90,8 @@ FAILURES = {
     "no msgpack": (lambda c, _: c.send(b"\xc1"), "answered what cannot be read"),
     "no map": (lambda c, _: c.send(pack_openpi([1])), "a list, but a map is expected"),
     "no actions": (lambda c, _: c.send(pack_openpi({"action": 1})), "without actions: its answer has action."),
-    "not a number": (answer(np.float32([[np.nan]])), "actions that are not finite"),
-    "infinite": (answer([np.inf]), "actions that are not finite"),
-    "text as actions": (answer(["left"]), "no numbers"),
     "ragged": (answer([[1.0], [1.0, 2.0]]), "no array"),
-    "another width": (answer(np.zeros((2, 7))), "the shape (2, 7); [1] or [H, 1] is expected"),
-    "a batch": (answer(np.zeros((1, 2, 1))), "the shape (1, 2, 1)"),
-    "no action": (answer(np.zeros((0, 1))), "the shape (0, 1)"),
+    "a batch": (answer(np.zeros((1, 2, 1))), "the shape (1, 2, 1); [A] or [H, A] is expected"),
     "a planted object": (
         lambda c, _: c.send(pack_openpi({"actions": {"__ndarray__": True, "data": b"x", "dtype": "|O", "shape": [1]}})),
         "arrays of object are not sent",
@@ -102,6 +102,24 @@ FAILURES = {
 @pytest.mark.parametrize(("respond", "words"), FAILURES.values(), ids=FAILURES)
 def test_what_is_no_answer_is_said_in_a_sentence(respond, words):
     assert words in refusal(openpi(respond))
+
+
+PENDULUM = SpaceSpec(3, 1, None, np.float32([-2]), np.float32([2]))
+
+
+@pytest.mark.parametrize(
+    ("actions", "words"),
+    [(np.float32([[np.nan]]), "not finite"), ([np.inf], "not finite"), (["left"], "answered <U4"),
+     (np.zeros((2, 7)), "an action has the shape (1,)"), (np.zeros((0, 1)), "of the shape (0, 1)")],
+)  # fmt: skip
+def test_actions_that_are_none_of_the_task_end_the_evaluation(actions, words):
+    episode = RunningEpisode(0, 7, np.random.default_rng(0))
+    with server(openpi(answer(actions))) as url:
+        policy = SocketPolicy(url, PENDULUM, ExternalConfig())
+        with pytest.raises(PolicyError) as raised:
+            policy.actions(np.zeros((1, 3), np.float32), [episode])
+        policy.close()
+    assert words in str(raised.value)
 
 
 def test_an_answer_that_never_comes_is_waited_for_no_longer_than_allowed():
@@ -123,7 +141,7 @@ def test_a_server_that_stops_reading_is_waited_for_no_longer_than_allowed():
         client._timeout = 0.3  # only now, because a slow machine takes longer to connect
         client_module._limit_sending(client._connection, 0.3)
         try:
-            with pytest.raises(ServerError, match=r"read nothing for 0.3 s"):
+            with pytest.raises(PolicyError, match=r"read nothing for 0.3 s"):
                 client.ask({"image": np.zeros((60, 2**20), np.uint8)})
         finally:
             held.set()
@@ -135,9 +153,9 @@ def test_an_answer_that_is_too_large_is_not_read(monkeypatch):
 
 
 def test_what_is_no_server_of_a_policy_is_said(tmp_path):
-    with pytest.raises(ServerError, match=r"could not be reached within 0.3 s: .*refused"):
+    with pytest.raises(PolicyError, match=r"could not be reached within 0.3 s: .*refused"):
         PolicyClient("ws://127.0.0.1:1", connect_timeout=0.3)
-    with pytest.raises(ServerError, match=r"scheme isn't ws"):
+    with pytest.raises(PolicyError, match=r"scheme isn't ws"):
         PolicyClient("http://127.0.0.1:1")
 
 
@@ -207,13 +225,13 @@ def test_an_episode_of_vla_eval_begins_is_asked_and_ends():
     frames = []
     with server(vla_eval(act, frames)) as url, PolicyClient(url, "vla-eval") as client:
         for seed in (7, 8):
-            client.begin(seed, "reach")
+            client.begin(seed)
             assert client.ask({"state": np.zeros(2)}).tolist() == [[0.5]]
         assert client.metadata == {"model_server": "toy"}
     kinds = ["episode_start", "observation", "episode_end"]
     assert [frame.type for frame in frames] == ["hello", *kinds, *kinds]
     assert [frame.seq for frame in frames] == [1, 2, 3, 4, 5, 6, 7]
-    assert frames[1].payload == {"task": {"name": "reach"}}  # a server of others is frames no seed
+    assert frames[1].payload == {"task": {"name": "rlpipe"}}  # a server of others gets no seed
     assert (frames[3].payload["steps"], frames[3].payload["metrics"]) == (1, {})
 
 
@@ -234,8 +252,7 @@ def test_answers_to_other_frames_are_dropped():
     ("respond", "words"),
     [(lambda c, f: c.send(Frame("error", {"error": "KeyError: 'state'"}, f.seq).packed()), "error: KeyError: 'state'."),
      (lambda c, f: c.send(Frame("hello", {}, f.seq).packed()), "answered observation with 'hello'"),
-     (lambda c, f: c.send(pack_openpi({"actions": ACTIONS})), "lacks type, payload, seq, timestamp"),
-     (lambda c, f: c.send(Frame("action", {"actions": np.float32([np.inf])}, f.seq).packed()), "not finite")],
+     (lambda c, f: c.send(pack_openpi({"actions": ACTIONS})), "lacks type, payload, seq, timestamp")],
 )  # fmt: skip
 def test_what_is_no_answer_of_vla_eval_is_said_in_a_sentence(respond, words):
     assert words in refusal(vla_eval(respond), "vla-eval")
@@ -245,13 +262,13 @@ def test_a_client_that_failed_stays_closed():
     with server(openpi(close)) as url:
         client = PolicyClient(url)
         for words in ("code 1011", "is closed"):
-            with pytest.raises(ServerError, match=words):
+            with pytest.raises(PolicyError, match=words):
                 client.ask({})
         client.close()
 
 
 def test_what_cannot_be_packed_is_not_sent():
-    with server(openpi(answer(ACTIONS))) as url, pytest.raises(ServerError, match="was not asked, because"):
+    with server(openpi(answer(ACTIONS))) as url, pytest.raises(PolicyError, match="was not asked, because"):
         PolicyClient(url).ask({"x": object()})
 
 

@@ -68,7 +68,7 @@ def return_of(client: PolicyClient, seed: int, execute: int) -> float:
 def test_the_episodes_of_a_client_are_those_of_the_evaluation(protocol, pendulum, request):
     url = request.getfixturevalue(protocol.replace("-", "_"))
     _, report = pendulum
-    with PolicyClient(url, protocol, action_dim=1) as client:
+    with PolicyClient(url, protocol) as client:
         execute = client.metadata["execute"] if protocol == "openpi" else 1  # vla-eval asks for every action
         for episode in report.episodes:
             assert return_of(client, episode.seed, execute) == pytest.approx(episode.episode_return, rel=1e-12)

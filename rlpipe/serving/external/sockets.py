@@ -7,7 +7,7 @@ from typing import Any
 from rlpipe.collection.actions import RunningEpisode
 from rlpipe.config.schema import ExternalConfig
 from rlpipe.errors import ConfigError, PolicyError
-from rlpipe.serving.client import PolicyClient, ServerError
+from rlpipe.serving.client import PolicyClient
 from rlpipe.serving.external.base import ExternalPolicy
 from rlpipe.trajectory import SpaceSpec
 
@@ -24,32 +24,22 @@ class SocketPolicy(ExternalPolicy):
         super().__init__(name, spec, config, option)
         try:
             self._connected().close()
-        except ServerError as error:
-            raise ConfigError(f"{self.option} {error}") from error
+        except PolicyError as error:
+            raise ConfigError(f"{self.argument} {error.problem}.") from error
 
     def _connected(self) -> PolicyClient:
         config = self.config
         return PolicyClient(self.name, config.protocol, timeout=config.timeout, connect_timeout=config.connect_timeout)
 
-    def _failure(self, error: ServerError) -> PolicyError:
-        """Returns what ends the run; the client's sentence begins with the address, which is the policy's name."""
-        return PolicyError(self.name, str(error).removeprefix(f"{self.name} ").rstrip("."))
-
     def begin(self, episode: RunningEpisode) -> PolicyClient:
-        try:
-            client = self._connected()
-            client.begin(seed=episode.seed)
-        except ServerError as error:
-            raise self._failure(error) from error
+        client = self._connected()
+        client.begin(seed=episode.seed)
         return client
 
     def ask(self, session: PolicyClient, observation: Any) -> Any:
-        try:
-            actions = session.ask(observation)
-            execute = session.metadata.get("execute")  # a server of ours says how many of a chunk its policy takes
-            return actions[: execute if isinstance(execute, int) and execute > 0 else None]
-        except ServerError as error:
-            raise self._failure(error) from error
+        actions = session.ask(observation)
+        execute = session.metadata.get("execute")  # a server of ours says how many of a chunk its policy takes
+        return actions[: execute if isinstance(execute, int) and execute > 0 else None]
 
     def end(self, session: PolicyClient) -> None:
         session.close()
