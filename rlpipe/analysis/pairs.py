@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import Any, TypeAlias
@@ -158,14 +158,17 @@ def _pair(
     if not episodes or not same_simulator([*ours, *theirs]):
         return None
     rows = [[run[key] for key in episodes] for run in values]
-    mine, others = rows[: len(ours)], rows[len(ours) :]
+    our_rows, their_rows = rows[: len(ours)], rows[len(ours) :]
     wins, losses = list[EpisodeKey](), list[EpisodeKey]()
     if is_one_each := len(rows) == 2:
         wins = [key for key, our, their in zip(episodes, *rows, strict=True) if our > their]
         losses = [key for key, our, their in zip(episodes, *rows, strict=True) if our < their]
-    p_value = mcnemar_test(len(wins), len(losses)) if is_one_each else difference_test(mine, others, shared=True)
-    low, high = difference_interval(mine, others, shares=True, shared=True)
-    difference = fmean(our - their for one in mine for other in others for our, their in zip(one, other, strict=True))
+    p_value = (
+        mcnemar_test(len(wins), len(losses)) if is_one_each else difference_test(our_rows, their_rows, shared=True)
+    )
+    low, high = difference_interval(our_rows, their_rows, shares=True, shared=True)
+    couples = product(our_rows, their_rows)
+    difference = fmean(our - their for couple in couples for our, their in zip(*couple, strict=True))
     replays = _replays_of(ours[0], theirs[0], [*wins, *losses])
     unpaired = len(set().union(*every_episode)) - len(episodes)
     return Pair(
