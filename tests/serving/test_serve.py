@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import signal
 import socket
 import subprocess
@@ -294,6 +296,18 @@ def test_a_signal_ends_the_command_and_says_goodbye_to_its_clients(number, pendu
         assert closed.value.rcvd.code == 1001
         assert process.wait() == 130
         assert process.stderr.read().endswith("interrupted\n")
+
+
+def test_a_missing_package_is_named_before_anything_of_it_is_imported(pendulum, monkeypatch):
+    stock = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "websockets" else stock(name))
+    for module in ("wire", "server", "external.sockets"):
+        monkeypatch.setitem(sys.modules, f"rlpipe.serving.{module}", None)  # to import it is an error
+    words = "needs the package websockets, which is not installed: pip install 'rlpipe[serve]'"
+    answer = command("serve", str(pendulum[0]))
+    assert (answer.code, f"rlpipe serve {words}" in " ".join(answer.err.split())) == (2, True)
+    with pytest.raises(ConfigError, match=re.escape(f"--policy ws://127.0.0.1:1 {words}")):
+        rlpipe.evaluate(pendulum[0], policy="ws://127.0.0.1:1", local=True)
 
 
 def test_what_cannot_be_served_is_refused_before_anything_listens(pendulum, tmp_path):
