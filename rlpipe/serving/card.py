@@ -34,18 +34,17 @@ def record_card(state: Checkpoint) -> dict[str, Any]:
         return facts
     directory = RunDirectory.existing(folder.parent)
     run, iteration = directory.read_json(), state.meta["iteration"]
-    protocol, rows = run["protocol"], []
-    for _, record in results_of(folder.parent, iteration):
-        protocol, rows = record["protocol"], record["episodes"]
-        break
-    ledger = folder.parent / "eval_episodes.jsonl"
+    while_training: Mapping[str, Any] = {"protocol": run["protocol"], "episodes": []}
+    records = (record for _, record in results_of(folder.parent, iteration))
+    evaluation: Mapping[str, Any] = next(records, while_training)
+    rows, ledger = evaluation["episodes"], folder.parent / "eval_episodes.jsonl"
     if not rows and ledger.is_file():
         rows = [row for row in read_jsonl(ledger) if row["iteration"] == iteration]
     config = completed(directory.read_config())
     return facts | {
         "experiment": run["experiment"],
         "task": config.get("env.eval.id") or config["env.eval.name"],
-        "protocol": comparable(protocol),
+        "protocol": comparable(evaluation["protocol"]),
         "estimates": [asdict(estimate) for estimate in estimates([Episode.from_row(row) for row in rows])],
     }
 

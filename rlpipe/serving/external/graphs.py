@@ -35,14 +35,14 @@ class GraphPolicy(ExternalPolicy):
         super().__init__(name, spec, config, option)
         require("onnxruntime", "onnx", self.argument)
         self._session: Any = None
-        card = self._card()
-        if card and not SpaceSpec.from_json(card["spaces"]).same_as(spec):
+        self._card = self._read_card()
+        if not self._card:
+            self._check_inputs()
+        elif not (exported := SpaceSpec.from_json(self._card["spaces"])).same_as(spec):
             raise ConfigError(
                 f"{self.argument} was exported for other observations or actions than those of this task: "
-                f"{_sizes(SpaceSpec.from_json(card['spaces']))} instead of {_sizes(spec)}."
+                f"{_sizes(exported)} instead of {_sizes(spec)}."
             )
-        if not card:
-            self._check_inputs()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_session": None}
@@ -62,7 +62,7 @@ class GraphPolicy(ExternalPolicy):
                 ) from error
         return self._session
 
-    def _card(self) -> dict[str, Any]:
+    def _read_card(self) -> dict[str, Any]:
         """Returns the card of an export of ours; empty for another graph."""
         properties: Mapping[str, str] = self._open().get_modelmeta().custom_metadata_map
         if not {"spaces", "chunk_size", "execute"} <= {*properties}:
@@ -92,10 +92,9 @@ class GraphPolicy(ExternalPolicy):
         return observation.get(name, observation.get(name.removeprefix("obs.")))
 
     def begin(self, episode: RunningEpisode) -> Any:
-        card = self._card()
-        if not card:
+        if not self._card:
             return None
-        return runner.ActingPolicy(runner.onnx_decisions(self._open()), card, seed=episode.seed)
+        return runner.ActingPolicy(runner.onnx_decisions(self._open()), self._card, seed=episode.seed)
 
     def ask(self, session: Any, observation: Any) -> Any:
         if session is not None:
