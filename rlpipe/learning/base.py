@@ -59,6 +59,7 @@ class LearnerBase(ABC):
         check_device(device)
         self._chooses_device = device == AUTO and num_learners == 1  # and has not chosen yet
         self._device = torch.device(devices()[0] if device == AUTO else device)
+        self._steppers: list[Stepper] = []
         self._notes: list[str] = []  # for the user, of the next update
         self._policy = build_policy(config, spec).to(self._device)
         self._generator = torch.Generator().manual_seed(config.runner.seed)
@@ -79,7 +80,8 @@ class LearnerBase(ABC):
     def _make_stepper(self, state: Callable[[], Mapping[str, object]]) -> Stepper:
         """Makes what runs the gradient steps, given the objects that they read and write."""
         settings = lambda: {"learner": self._config.learner, **state()}  # noqa: E731
-        return Stepper(self._device, self._config.learner.graphs, settings, self._notes)
+        self._steppers = [Stepper(self._device, self._config.learner.graphs, settings, self._notes)]
+        return self._steppers[0]
 
     def _make_algorithm(self) -> Any:
         return self._config.algorithm_class(self._config.algorithm)
@@ -109,6 +111,8 @@ class LearnerBase(ABC):
         """
         if self._chooses_device:
             self._choose_device()
+        for stepper in self._steppers:
+            stepper.begin_update()
         first = iteration <= FIRST_ITERATIONS
         before = sha256_of_arrays(self._policy.weights()) if first else ""
         snapshot, window = self._update(stage, iteration, *batches, fragments=fragments)

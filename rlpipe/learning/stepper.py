@@ -16,7 +16,7 @@ import torch
 
 from rlpipe.errors import ConfigError
 from rlpipe.learning.recordable import OperationCheck, difference, facts_of
-from rlpipe.learning.structures import Packed, form_of, moved, tensors_in, with_tensors
+from rlpipe.learning.structures import Packed, by_type, form_of, moved, tensors_in, with_tensors
 
 STEPS = 8
 """Gradient steps of the longest recording. What several replays of one step cost the host is small beside them."""
@@ -61,9 +61,12 @@ class CudaRecorder:
 
     def record(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """Records a graph. Other threads, such as Ray's, may use the device meanwhile."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
-            outputs = function()
+        graph, outside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._stream.device)
+        try:
+            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+                outputs = function()
+        finally:
+            torch.cuda.set_stream(outside)  # which a recording that fails leaves unset
         return graph.replay, outputs
 
 
@@ -78,14 +81,15 @@ class Recording:
     def __init__(self, recorder: Recorder, program: Program, inputs: Sequence[Any]) -> None:
         """Records the steps of a program, without executing them."""
         self._inputs = with_tensors(tuple(inputs), torch.clone)
-        self._places = tensors_in(self._inputs)
+        self._places = by_type(self._inputs)
         self._replay, self._outputs = recorder.record(lambda: Packed(tuple(map(program, self._inputs))))
 
     @torch.no_grad()
     def replay(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Takes the steps with other inputs of the same form; returns what each observed."""
-        if self._places:
-            torch._foreach_copy_(self._places, tensors_in(tuple(inputs)), non_blocking=True)
+        present = by_type(tuple(inputs))
+        for dtype, places in self._places.items():
+            torch._foreach_copy_(places, present[dtype], non_blocking=True)
         self._replay()
         outputs: tuple[Any, ...] = self._outputs.copy()
         return outputs
@@ -126,6 +130,19 @@ class Stepper:
         """True if steps may be recorded, so that equal shapes are worth having."""
         return self._recorder is not None
 
+    def begin_update(self) -> None:
+        """Forgets all recordings if a number that they keep has changed since, or a tensor was replaced."""
+        if not self._recordings:
+            return
+        facts = facts_of(self._state())
+        if (path := difference(self._facts, facts)) is None:
+            return
+        self._recordings.clear()
+        self._changes += 1
+        if self._changes > MOST_CHANGES:
+            before, now = self._facts.get(path), facts.get(path)
+            self._refuse(f"{path}, which a recording keeps, changes again and again, now from {before} to {now}")
+
     def run(self, program: Program, inputs: Sequence[Any]) -> list[Any]:
         """Takes a gradient step for each input.
 
@@ -139,7 +156,6 @@ class Stepper:
         inputs = moved(inputs, self._device)
         if self._recorder is None:
             return [program(each) for each in inputs]
-        self._drop_outdated()
         outputs: list[Any] = []
         while len(outputs) < len(inputs):
             left = inputs[len(outputs) :]
@@ -181,19 +197,6 @@ class Stepper:
         if check.reason or path:
             self._refuse(check.reason or f"{path} changes in each step, but not in place")
         return outputs
-
-    def _drop_outdated(self) -> None:
-        """Forgets all recordings if a number that they keep has changed, or a tensor was replaced."""
-        if not self._recordings:
-            return
-        facts = facts_of(self._state())
-        if (path := difference(self._facts, facts)) is None:
-            return
-        self._recordings.clear()
-        self._changes += 1
-        if self._changes > MOST_CHANGES:
-            before, now = self._facts.get(path), facts.get(path)
-            self._refuse(f"{path}, which a recording keeps, changes again and again, now from {before} to {now}")
 
     def _refuse(self, reason: str) -> None:
         """Records nothing from now on.

@@ -47,6 +47,14 @@ def tensors_in(structure: Any) -> list[Tensor]:
     return held
 
 
+def by_type(structure: Any) -> dict[torch.dtype, list[Tensor]]:
+    """Returns the tensors of a structure by type, each list in the order of ``with_tensors``."""
+    groups: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
+    for tensor in tensors_in(structure):
+        groups[tensor.dtype].append(tensor)
+    return groups
+
+
 def form_of(structure: Any) -> Hashable:
     """Returns everything about a structure but the numbers in its tensors: shapes, types, and all that is no tensor."""
     if isinstance(structure, Tensor):
@@ -74,16 +82,13 @@ def moved(structures: Sequence[T], device: torch.device) -> Sequence[T]:
     """
     if device.type == "cpu":
         return structures
-    present: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
-    for tensor in tensors_in(tuple(structures)):
-        if tensor.device.type == "cpu":
-            present[tensor.dtype].append(tensor)
     copies: dict[int, Tensor] = {}
-    for of_type in present.values():
-        joined = torch.cat([tensor.reshape(-1) for tensor in of_type])
-        there = joined.pin_memory().to(device, non_blocking=True)
-        for tensor, piece in zip(of_type, torch.split(there, [tensor.numel() for tensor in of_type]), strict=True):
-            copies[id(tensor)] = piece.view(tensor.shape)
+    for tensors in by_type(tuple(structures)).values():
+        here = [tensor for tensor in tensors if tensor.device.type == "cpu"]
+        if here:
+            there = torch.cat([tensor.reshape(-1) for tensor in here]).pin_memory().to(device, non_blocking=True)
+            pieces = torch.split(there, [tensor.numel() for tensor in here])
+            copies |= {id(tensor): piece.view(tensor.shape) for tensor, piece in zip(here, pieces, strict=True)}
     return [with_tensors(structure, lambda tensor: copies.get(id(tensor), tensor)) for structure in structures]
 
 
@@ -92,18 +97,16 @@ class Packed:
 
     def __init__(self, structure: Any) -> None:
         """Copies the tensors of a structure, which is not kept."""
-        members = tensors_in(structure)
-        place = torch.empty(0)
+        place, groups = torch.empty(0), by_type(structure)
         self._structure = with_tensors(structure, lambda _: place)
-        self._places: list[tuple[torch.dtype, torch.Size]] = [(tensor.dtype, tensor.shape) for tensor in members]
+        self._places = [(tensor.dtype, tensor.shape) for tensor in tensors_in(structure)]
+        self._sizes = {dtype: [tensor.numel() for tensor in group] for dtype, group in groups.items()}
         self._whole = {
-            dtype: torch.cat([tensor.detach().reshape(-1) for tensor in members if tensor.dtype == dtype])
-            for dtype in dict.fromkeys(tensor.dtype for tensor in members)
+            dtype: torch.cat([tensor.detach().reshape(-1) for tensor in group]) for dtype, group in groups.items()
         }
 
     def copy(self) -> Any:
         """Returns the structure with copies of the present tensors."""
-        sizes = {dtype: [shape.numel() for of_type, shape in self._places if of_type == dtype] for dtype in self._whole}
-        pieces = {dtype: iter(torch.split(whole.clone(), sizes[dtype])) for dtype, whole in self._whole.items()}
+        pieces = {dtype: iter(torch.split(whole.clone(), self._sizes[dtype])) for dtype, whole in self._whole.items()}
         views = iter([next(pieces[dtype]).view(shape) for dtype, shape in self._places])
         return with_tensors(self._structure, lambda _: next(views))

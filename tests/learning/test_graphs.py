@@ -222,6 +222,7 @@ def test_a_number_that_changes_asks_for_another_recording_and_one_that_always_ch
     stepper, notes = steps_of(weight)
     for update in range(12):
         expected.rate = weight.rate = 1.0 / (2 + update)
+        stepper.begin_update()
         found = stepper.run(weight.follow, TARGETS[:4])
         assert [each["value"].tolist() for each in found] == [
             expected.follow(each)["value"].tolist() for each in TARGETS[:4]
