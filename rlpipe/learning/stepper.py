@@ -122,7 +122,7 @@ class Stepper:
         self._recordings: dict[Hashable, Recording] = {}
         self._warm: Counter[Hashable] = Counter()
         self._facts: dict[str, Hashable] = {}  # as they were when the present recordings were made
-        self._changes = 0
+        self._changes, self._may_have_changed = 0, True
         self._notes = notes
 
     @property
@@ -131,17 +131,8 @@ class Stepper:
         return self._recorder is not None
 
     def begin_update(self) -> None:
-        """Forgets all recordings if a number that they keep has changed since, or a tensor was replaced."""
-        if not self._recordings:
-            return
-        facts = facts_of(self._state())
-        if (path := difference(self._facts, facts)) is None:
-            return
-        self._recordings.clear()
-        self._changes += 1
-        if self._changes > MOST_CHANGES:
-            before, now = self._facts.get(path), facts.get(path)
-            self._refuse(f"{path}, which a recording keeps, changes again and again, now from {before} to {now}")
+        """Says that numbers and tensors may have been replaced since the last step."""
+        self._may_have_changed = True
 
     def run(self, program: Program, inputs: Sequence[Any]) -> list[Any]:
         """Takes a gradient step for each input.
@@ -156,6 +147,7 @@ class Stepper:
         inputs = moved(inputs, self._device)
         if self._recorder is None:
             return [program(each) for each in inputs]
+        self._drop_outdated()
         outputs: list[Any] = []
         while len(outputs) < len(inputs):
             left = inputs[len(outputs) :]
@@ -197,6 +189,19 @@ class Stepper:
         if check.reason or path:
             self._refuse(check.reason or f"{path} changes in each step, but not in place")
         return outputs
+
+    def _drop_outdated(self) -> None:
+        """Forgets all recordings, once an update, if a number that they keep has changed, or a tensor was replaced."""
+        if not (self._may_have_changed and self._recordings):
+            return
+        self._may_have_changed, facts = False, facts_of(self._state())
+        if (path := difference(self._facts, facts)) is None:
+            return
+        self._recordings.clear()
+        self._changes += 1
+        if self._changes > MOST_CHANGES:
+            before, now = self._facts.get(path), facts.get(path)
+            self._refuse(f"{path}, which a recording keeps, changes again and again, now from {before} to {now}")
 
     def _refuse(self, reason: str) -> None:
         """Records nothing from now on.

@@ -37,9 +37,9 @@ RARER = [name for name in MAKE if name not in KINDS and "gru" not in name]
 UPDATES = 8
 
 
-def updated(learner, iterations):
-    """All arrays of a learner after some updates, and the metrics of each, without times."""
-    windows = [learner.update(0, number, *batches)[1] for number, batches in enumerate(iterations, 1)]
+def updated(learner, updates):
+    """All arrays of a learner after updates in some stages, and the metrics of each, without times."""
+    windows = [learner.update(stage, number, *batches)[1] for number, (stage, batches) in enumerate(updates, 1)]
     assert [note for window in windows for note in window.notes] == []
     return learner.state(), [
         {name: repr(state) for name, state in window.states.items() if not name.startswith("time/")}
@@ -53,21 +53,35 @@ def unequal(expected, found):
     return [name for name, array in expected.items() if array.tobytes() != found[name].tobytes()]
 
 
-@pytest.mark.parametrize("name", [*KINDS, *(pytest.param(name, marks=pytest.mark.soak) for name in RARER)])
-def test_replays_are_the_steps_of_the_ordinary_learner(name, tmp_path, monkeypatch):
-    """Weights, moments, targets and metrics, while learning rates fall."""
-    config = with_base_policy(
-        MAKE[name](tmp_path, "learner.lr_schedule=linear", "learner.num_threads=1", "rollout.num_workers=1")
-    )
+def replayed_like(config, monkeypatch, stage_of=lambda _: 0):
+    """Lets a learner that replays do the updates of an ordinary one, while learning rates fall, and compares both."""
     spec, batches = collected(config)
-    iterations = [batches[number % len(batches)] for number in range(UPDATES)]
-    arrays, metrics = updated(learner_of(config, spec), iterations)
+    updates = [(stage_of(number), batches[number % len(batches)]) for number in range(UPDATES)]
+    arrays, metrics = updated(learner_of(config, spec), updates)
     recorder = EmulatedGraphs()
     monkeypatch.setattr(stepper, "make_recorder", lambda device: recorder)
-    replayed, same = updated(learner_of(config, spec), iterations)
+    replayed, same = updated(learner_of(config, spec), updates)
     assert recorder.replays > recorder.recordings
     assert unequal(arrays, replayed) == []
     assert same == metrics
+
+
+FALLING = ("learner.lr_schedule=linear", "learner.num_threads=1", "rollout.num_workers=1")
+
+
+@pytest.mark.parametrize("name", [*KINDS, *(pytest.param(name, marks=pytest.mark.soak) for name in RARER)])
+def test_replays_are_the_steps_of_the_ordinary_learner(name, tmp_path, monkeypatch):
+    """Weights, moments, targets and metrics."""
+    replayed_like(with_base_policy(MAKE[name](tmp_path, *FALLING)), monkeypatch)
+
+
+def test_a_stage_with_other_numbers_is_recorded_anew(tmp_path, monkeypatch):
+    halves = [
+        {"name": "first", "timesteps": 128},
+        {"name": "second", "overrides": {"algorithm.clip_ratio_low": 0.01, "learner.max_grad_norm": 0.1}},
+    ]
+    config = scripted(tmp_path, *FALLING, stages=halves, algorithm={"name": "ppo", "num_minibatches": 2})
+    replayed_like(config, monkeypatch, lambda number: int(number >= UPDATES // 2))
 
 
 def fakes(name, tmp_path, monkeypatch):
