@@ -18,7 +18,7 @@ from rlpipe.analysis.baselines import BaselineResult, baselines_of
 from rlpipe.analysis.divergence import where_runs_part
 from rlpipe.analysis.evaluated_run import EXPERIMENT, UPDATE_TO_DATA, EvaluatedRun
 from rlpipe.analysis.evaluation_report import ESTIMATED, Estimate, by_task, estimate, values_of
-from rlpipe.analysis.pairs import SIMULATED_BY, Pair, pairs_of, shared_values
+from rlpipe.analysis.pairs import SIMULATED_BY, Pair, other_slots, pairs_of, shared_values
 from rlpipe.config.protocol import comparable
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import difference_interval, probability_of_improvement, widened_over_runs
@@ -221,6 +221,7 @@ def compare(
     baselines = baselines_of(runs, declaration)
     tasks = _by_task(declaration, groups)
     pairs, best = _pairs(declaration, groups), [groups[index].label for index in _best_set(declaration, groups)]
+    warnings += _check_slots(pairs, groups)
     protocol = groups[0].runs[0].protocol
     return Comparison(metric, level, groups, differences, tasks, pairs, best, baselines, protocol, warnings)
 
@@ -423,6 +424,18 @@ def _pairs(metric: Metric, groups: Sequence[Group]) -> list[Pair]:
     if metric.reduction is not Mean:
         return []
     return pairs_of(metric, [(group.label, group.runs) for group in groups])
+
+
+def _check_slots(pairs: Sequence[Pair], groups: Sequence[Group]) -> list[str]:
+    """Warns about pairs whose episodes are not strictly the same, because as many did not run side by side."""
+    runs = {group.label: group.runs[0] for group in groups}
+    return [
+        f"{pair.first} and {pair.second} are not strictly paired: they ran {slots[0]} and {slots[1]} environments side "
+        "by side (env.eval.total_num_envs), and in this task an episode may depend, in its last digits, on those that "
+        "its environment ran before it. Evaluate both with the same number."
+        for pair in pairs
+        if (slots := other_slots(runs[pair.first], runs[pair.second])) is not None
+    ]
 
 
 def _best_set(metric: Metric, groups: Sequence[Group]) -> list[int]:

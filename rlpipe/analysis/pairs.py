@@ -1,7 +1,8 @@
 """Policies in the same episodes: which of them each one solves, and what that shows of their difference.
 
 Two evaluations have the same episodes if their simulators have the same options and versions, and a task and a seed
-the same name in both; how many run side by side, and how actions are chosen, changes nothing of that.
+the same name in both; how actions are chosen changes nothing of that. Nor does how many run side by side, but where an
+episode may depend on those before it, pairs are then not strictly of the same episodes (``other_slots``).
 """
 
 from __future__ import annotations
@@ -146,6 +147,15 @@ def pairs_of(metric: Metric, sides: Sequence[tuple[str, Sequence[EvaluatedRun]]]
     adjusted = holm_adjusted([pair.p_value for pair in pairs])
     z = NormalDist().inv_cdf(1 - LEVEL / 2 / max(1, len(pairs)))
     return [_planned(replace(pair, p_adjusted=p), z) for pair, p in zip(pairs, adjusted, strict=True)]
+
+
+def other_slots(first: EvaluatedRun, second: EvaluatedRun) -> tuple[int, int] | None:
+    """Returns how many environments ran side by side in each of two evaluations, where that differs and episodes may
+    depend on those that their environment ran before; else None."""
+    protocols = [run.protocol for run in (first, second)]
+    ours, theirs = (protocol["eval_env"]["total_num_envs"] for protocol in protocols)
+    independent = all(protocol.get("independent_episodes", True) for protocol in protocols)
+    return None if independent or ours == theirs else (ours, theirs)
 
 
 def _pair(

@@ -22,8 +22,9 @@ _OF_SEVERAL_TASKS = ("tasks", "observe_task", "pad_observations")
 def protocol(config: Config) -> dict[str, Any]:
     """Returns the protocol that ``run.json`` records.
 
-    It holds the simulators with all their options, seeds, episodes and actions, and whether the number of gradient
-    steps follows from the configuration or from the time that they take.
+    It holds the simulators with all their options, seeds, episodes and actions, whether an episode depends on nothing
+    that ran before it (``TaskFacts.independent``), and whether the number of gradient steps follows from the
+    configuration or from the time that they take.
     """
     return {
         "train_env": dataclasses.asdict(config.env.train),
@@ -39,6 +40,7 @@ def protocol(config: Config) -> dict[str, Any]:
         "demonstrations": config.demos,
         "num_demos": config.num_demos,
         "curriculum": dataclasses.asdict(config.curriculum),
+        "independent_episodes": config.eval_facts.independent,
         "gradient_steps": "fixed" if config.algorithm.fixes_gradient_steps else "as many as fit",
     }
 

@@ -212,6 +212,7 @@ class Protocol(TypedDict):
     evaluation_first_seed: Count
     evaluation_episodes: Count
     deterministic_actions: bool
+    independent_episodes: NotRequired[bool]
     seed: NotRequired[int]
     demonstrations: NotRequired[str | None]
     num_demos: NotRequired[int | None]
@@ -287,6 +288,8 @@ class EvaluationRecord(TypedDict):
     estimates: NotRequired[list[EstimateRecord]]
     checkpoint_sha256: NotRequired[Sha256 | None]
     weights_sha256: NotRequired[Sha256 | None]
+    policy_sha256: NotRequired[dict[str, Sha256]]
+    external: NotRequired[dict[str, Any] | None]
     protocol_sha256: NotRequired[Sha256]
     episodes_root: NotRequired[Sha256]
     code_sha256: NotRequired[Sha256]

@@ -220,7 +220,8 @@ def evaluate_until_decided(
     margin. The interval holds at every number of pairs at once: Waudby-Smith and Ramdas 2024, JRSS B 86:1-27.
 
     Args:
-        first: its configuration says how many episodes there are at most, and in which simulator
+        first: its configuration says how many episodes there are at most, in which simulator, and how many environments
+            of it both policies have side by side
         second: the other one
         engine: made for ``shared_workers`` of the first; closed before this function returns
         progress: is told of the episodes of both
@@ -230,6 +231,8 @@ def evaluate_until_decided(
         RunError: the time for a block was over before all its episodes had ended.
     """
     most = first.config.evaluation.episodes
+    same = replace(second.config.env, eval=first.config.env.eval)
+    second = replace(second, config=replace(second.config, env=same))  # what its record says
     begin_notes()
     windows: tuple[list[MetricWindow], list[MetricWindow]] = ([], [])
     tally = Tally(margin)

@@ -181,6 +181,22 @@ def test_other_versions_or_options_of_a_simulator_make_other_episodes(tmp_path, 
     assert comparison.differences[0].low < -tango_interval(50, 12, 3)[1]  # not paired, so wider
 
 
+@pytest.mark.parametrize(
+    ("theirs", "independent", "words"), [(4, False, "ran 16 and 4 environments"), (16, False, ""), (4, True, "")]
+)
+def test_other_numbers_of_environments_are_named_where_episodes_depend_on_those_before(
+    tmp_path, theirs, independent, words
+):
+    def of(number: int, environments: int, policy: str | None = None) -> Path:
+        simulator = {"name": "scripted", "total_num_envs": environments}
+        settings = {"eval_env": simulator, "independent_episodes": independent}
+        return record(tmp_path, number, OURS, policy, protocol=settings)
+
+    comparison = compare([of(1, 16), of(2, theirs, "my_policies:act")])
+    assert len(comparison.pairs) == 1
+    assert [words in warning for warning in comparison.warnings] == ([True] if words else [])
+
+
 def test_returns_are_not_paired_but_have_a_set_of_the_best(records):
     comparison = compare(records, metric="eval/return")
     assert (comparison.pairs, comparison.best_set) == ([], ["reach seed 3, iteration 4"])

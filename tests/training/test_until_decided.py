@@ -140,6 +140,16 @@ def test_it_ends_with_the_block_in_which_it_is_decided_and_the_records_hold_what
     assert (ours.against, theirs.against, theirs.policy) == ("zero", str(run), "zero")
 
 
+def test_both_run_as_many_environments_side_by_side_which_both_records_say(tmp_path):
+    """Of a task in which an episode depends on those that its environment ran before, so that it matters."""
+    env = {"train": {"name": "tests.helpers.reach:WornReach", "total_num_envs": 4}}
+    one, other = (trained(tmp_path, f"with_{count}", f"env.eval.total_num_envs={count}", env=env) for count in (4, 2))
+    decision = rlpipe.evaluate_until_decided(one, other, episodes=12, local=True)
+    assert [report.protocol["eval_env"]["total_num_envs"] for report in decision.reports] == [4, 4]
+    comparison = compare([Path(report.record) for report in decision.reports if report.record])
+    assert not any("side by side" in warning for warning in comparison.warnings)
+
+
 def always(*success: bool):
     """What takes the place of the outcomes of the two policies in turn."""
     calls = iter(success * 100)
