@@ -176,6 +176,7 @@ def evaluate_until_decided(
 
     from rlpipe.analysis.evaluation_report import folder_of
     from rlpipe.errors import ConfigError, command_line
+    from rlpipe.serving.external.naming import digests_of, is_external
     from rlpipe.training import until_decided
 
     if margin is not None and not 0 < margin < 1:
@@ -192,9 +193,10 @@ def evaluate_until_decided(
     options += [] if margin is None else ["--margin", str(margin)]
     names = [against if side.state is None else side.state.path for side in (ours, theirs)]
     command = command_line("evaluate", names[0], "--against", names[1], "--until-decided", *options)
+    digests: list[dict[str, str]] = [{}, digests_of(ours.config, str(against)) if is_external(str(against)) else {}]
     reports = [
-        replace(report, command=command).recorded(folder)
-        for report, folder in zip(decision.reports, folders, strict=True)
+        replace(report, command=command, policy_sha256=files).recorded(folder)
+        for report, folder, files in zip(decision.reports, folders, digests, strict=True)
     ]
     return replace(decision, reports=(reports[0], reports[1]))
 
@@ -222,17 +224,28 @@ def load_policy(
 def verify(
     record: str | Path,
     *,
+    policy: str | Path | None = None,
+    config: str | Path | None = None,
+    overrides: Sequence[str] = (),
     episodes: int = 60,
     seed: int | None = None,
     local: bool = False,
     ray_address: str | None = None,
     progress: Callable[[int, int, float], None] | None = None,
 ) -> Verification:
-    """Verifies the record of an evaluation: checks it by itself, simulates some of its episodes again with its
-    checkpoint, and compares. Writes nothing.
+    """Verifies the record of an evaluation: checks it by itself, simulates some of its episodes again, and compares.
+    Writes nothing.
+
+    A record may come from anywhere, so it does not choose what is opened and run: a policy from elsewhere has to be
+    named. Without it, the record is only checked by itself.
 
     Args:
         record: file that ``evaluate`` wrote
+        policy: policy of the record: one from elsewhere, as for ``evaluate``, or a checkpoint or its run, if that is
+            neither beside the record, nor in its run, nor where it was; None takes the baseline or the checkpoint
+        config: for a baseline or a policy from elsewhere: run directory or configuration with its simulator; None takes
+            the run in which the record lies, or else the record's own protocol, as far as that names no code
+        overrides: ``key=value`` on ``config``
         episodes: number of episodes to draw and simulate again; all of a smaller record
         seed: seed of the draw, to repeat it; None takes one that nobody can know before
         local: as for ``train``
@@ -244,16 +257,22 @@ def verify(
     """
     from rlpipe.analysis.verification import Record
     from rlpipe.errors import ConfigError
+    from rlpipe.serving.external.naming import digests_of, external_source
     from rlpipe.training import verification
 
     if episodes < 1:
         raise ConfigError(f"--episodes is {episodes}; it must be at least 1.")
+    if overrides and config is None:
+        raise ConfigError(f"{overrides[0]} changes a configuration: name that of the record's simulator with --config.")
+    plan = None if config is None else _settings(_named(config), [*_QUIET, *overrides])[1]
+    reader = verification.Reader(episodes, seed, None if policy is None else str(policy), plan)
 
-    def make_engine(config: Plan) -> Engine:
-        _check_machine(config, local, ray_address)
-        return _engine(config, local, ray_address)
+    def make_engine(acting: Plan) -> Engine:
+        _check_machine(acting, local, ray_address)
+        return _engine(acting, local, ray_address)
 
-    return verification.verify(Record.read(Path(record)), episodes, seed, make_engine, progress or (lambda *_: None))
+    elsewhere = verification.Opener(external_source, digests_of)
+    return verification.verify(Record.read(Path(record)), reader, elsewhere, make_engine, progress or (lambda *_: None))
 
 
 def _named(path: str | Path) -> Path:
@@ -327,31 +346,41 @@ def _evaluate_source(
     from dataclasses import replace
 
     from rlpipe.analysis.evaluation_report import BASELINES, EVALUATIONS
-    from rlpipe.config import shipped
-    from rlpipe.config.loading import load_config
     from rlpipe.config.protocol import BASELINE_NAMES
     from rlpipe.demonstrations.checks import check_replay
     from rlpipe.errors import ConfigError, command_line
-    from rlpipe.run.directory import RunDirectory
-    from rlpipe.serving.external.naming import external_source
+    from rlpipe.serving.external.naming import digests_of, external_source
     from rlpipe.training import evaluation
+    from rlpipe.training.verification import demonstrations_digest
 
     if best:
         raise ConfigError(f"--best names a checkpoint, but --policy {policy} needs none: leave one of them out.")
     if source.suffix == ".npz":
         raise ConfigError(f"{source} is a checkpoint, but --policy {policy} needs none: name a run or a configuration.")
-    run = RunDirectory.existing(source).path if source.is_dir() and str(source) not in shipped.names() else None
-    config = load_config(source if run is None else run / "config.yaml", overrides)
+    run, config = _settings(source, overrides)
     if policy == "replay":
         check_replay(config)
     _check_machine(config, local, ray_address)
-    make_source = (evaluation.baseline_source if policy in BASELINE_NAMES else external_source)(config, policy)
+    is_baseline = policy in BASELINE_NAMES
+    make_source = (evaluation.baseline_source if is_baseline else external_source)(config, policy)
+    digests = (demonstrations_digest if is_baseline else digests_of)(config, policy)
     report = evaluation.evaluate_source(
         config, policy, make_source, lambda acting: _engine(acting.without_learner(), local, ray_address), progress
     )
     folder = Path(config.runner.logger.log_path, BASELINES) if run is None else run / EVALUATIONS
     command = command_line("evaluate", source, "--policy", policy, *overrides[len(_QUIET) :], *["--local"] * local)
-    return replace(report, command=command).recorded(folder.resolve())
+    return replace(report, command=command, policy_sha256=digests).recorded(folder.resolve())
+
+
+def _settings(source: Path, overrides: Sequence[str]) -> tuple[Path | None, Plan]:
+    """Reads the configuration of a run directory, or a configuration, as of ``_named``, with changes; returns the run
+    directory, if it is one, as well."""
+    from rlpipe.config import shipped
+    from rlpipe.config.loading import load_config
+    from rlpipe.run.directory import RunDirectory
+
+    run = RunDirectory.existing(source).path if source.is_dir() and str(source) not in shipped.names() else None
+    return run, load_config(source if run is None else run / "config.yaml", overrides)
 
 
 def _check_machine(config: Plan, local: bool, ray_address: str | None) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlpipe import files
 from rlpipe.config.fields import Affects, affected_by
-from rlpipe.config.protocol import protocol
+from rlpipe.config.protocol import BASELINE_NAMES, protocol
 from rlpipe.config.schema import Config
 from rlpipe.config.selection import success_key
 from rlpipe.config.tree import from_yaml, leaves, to_yaml
@@ -62,6 +62,9 @@ class EvaluationReport:
             from their outcomes; None where it was fixed before
         checkpoint_sha256: of the checkpoint file
         weights_sha256: of names, types, shapes and bytes of the weights (``functional.commitments``)
+        policy_sha256: of the files of a policy from elsewhere, by what they hold, and of the demonstrations of
+            ``replay``; empty where there is no file
+        external: how a policy from elsewhere was shown the task (``evaluation.external``); None for all others
         protocol_sha256: of the protocol as canonical JSON
         episodes_root: root of the tree of hashes over all episodes (``root_of``)
         code_sha256: of the files of this package
@@ -86,6 +89,8 @@ class EvaluationReport:
     against: str | None = None
     checkpoint_sha256: str | None = None
     weights_sha256: str | None = None
+    policy_sha256: dict[str, str] = field(default_factory=dict)
+    external: dict[str, Any] | None = None
     protocol_sha256: str = ""
     episodes_root: str = ""
     code_sha256: str = ""
@@ -120,6 +125,7 @@ class EvaluationReport:
             notes=notes,
             checkpoint_sha256=None if state is None else sha256_of_file(state.path),
             weights_sha256=None if state is None else weights_digest(state),
+            external=None if policy in (None, *BASELINE_NAMES) else asdict(config.evaluation.external),
             protocol_sha256=protocol_digest(settings),
             episodes_root=root_of([episode.as_row(iteration) for episode in episodes]),
             code_sha256=code_digest(),

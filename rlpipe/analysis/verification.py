@@ -19,6 +19,7 @@ import numpy as np
 
 from rlpipe import files
 from rlpipe.analysis.evaluation_report import (
+    EVALUATIONS,
     EvaluationReport,
     committed,
     estimates,
@@ -28,12 +29,13 @@ from rlpipe.analysis.evaluation_report import (
     weights_digest,
 )
 from rlpipe.collection.seeds import EpisodeKey, episode_keys
-from rlpipe.config.protocol import comparable
-from rlpipe.config.tree import leaves
+from rlpipe.config.protocol import WHERE_IT_RUNS, comparable
+from rlpipe.config.tree import leaves, tasks_without
 from rlpipe.envs.shared.tasks import label_of
 from rlpipe.errors import ConfigError
 from rlpipe.functional.commitments import chance_of_catching
 from rlpipe.functional.paired import mcnemar_test
+from rlpipe.plugins import shipped
 from rlpipe.run import shapes
 from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.trajectory import Episode
@@ -61,8 +63,8 @@ class Verdict(StrEnum):
     """Bits differ, on another machine or with other versions, but outcomes no more than such a change explains."""
     REJECTED = "not verified"
     """The record contradicts itself, its checkpoint, or what was simulated again."""
-    UNCHECKED = "no checkpoint"
-    """The record agrees with itself, and there is no checkpoint to simulate with."""
+    UNCHECKED = "not simulated"
+    """The record agrees with itself, and nothing is known, or named by the reader, to simulate it with."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,8 @@ class Finding:
     """One thing that differs.
 
     Attributes:
-        part: ``record``, ``seed``, ``weights``, ``checkpoint``, ``protocol``, ``simulator``, ``kernel``, ``code`` or
-            ``outcome``
+        part: ``record``, ``seed``, ``weights``, ``checkpoint``, ``source``, ``server``, ``protocol``, ``simulator``,
+            ``kernel``, ``code`` or ``outcome``
         message: what was recorded, and what is true
         rejects: True if the record cannot be true; False for a circumstance that explains other bits
     """
@@ -82,12 +84,25 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Hint:
+    """Why no episode of a record was simulated again, and what to type for it.
+
+    Attributes:
+        reason: a clause
+        command: command line
+    """
+
+    reason: str
+    command: str
+
+
+@dataclass(frozen=True)
 class Verification:
     """Result of a verification.
 
     Attributes:
         record: the file
-        checkpoint: file that acted; None without one
+        checkpoint: file of the checkpoint that acted; None without one
         verdict: outcome
         findings: what differs
         episodes: episodes of the record
@@ -98,6 +113,8 @@ class Verification:
         worse: likewise, worse
         p_value: of as many or more of one kind, if both are as likely; None if the outcomes were not tested
         chance: probability that a record with one forged row in twenty had been found out
+        policy: baseline, or policy from elsewhere, that acted or is recorded; None for a checkpoint
+        hint: why nothing was simulated, and what to type; None where it was, or where that would tell nothing
     """
 
     record: str
@@ -112,6 +129,8 @@ class Verification:
     worse: int = 0
     p_value: float | None = None
     chance: float = 0.0
+    policy: str | None = None
+    hint: Hint | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Returns all fields."""
@@ -160,6 +179,17 @@ class Record:
         numbers = {label: number for number, label in enumerate(self.tasks)}
         pairs = [(numbers.get(row.get("task")), row["seed"]) for row in self.rows]
         return [None if task is None or seed is None else (task, seed) for task, seed in pairs]
+
+    @property
+    def policy(self) -> str | None:
+        """Name of the baseline or of the policy from elsewhere that acted; None for a checkpoint."""
+        return self.contents.get("policy")
+
+    def run(self) -> Path | None:
+        """Returns the run directory in which it lies; None if it lies elsewhere."""
+        folder = self.path.absolute().parent
+        is_run = folder.name == EVALUATIONS and files.kind_of(folder.parent / "run.json") == "file"
+        return folder.parent if is_run else None
 
     def checkpoint_file(self) -> Path | None:
         """Returns the checkpoint that it names: beside the record, in the run's folder, or where it was; the first that
@@ -283,13 +313,77 @@ def checkpoint_findings(record: Record, state: Checkpoint) -> list[Finding]:
     return []
 
 
-def overrides_of(record: Record, usual: Mapping[str, Any]) -> list[str]:
-    """Returns what to change in the configuration of a checkpoint to evaluate as a record says.
+# --- its policy, if that is none of a checkpoint
+
+
+def policy_findings(record: Record, name: str, digests: Mapping[str, str]) -> list[Finding]:
+    """Compares the files of a policy from elsewhere, or of demonstrations, with those that a record says were read.
 
     Args:
-        usual: protocol that the checkpoint has by itself
+        name: policy that acts here
+        digests: SHA-256 of its files by what they hold
+    """
+    findings = []
+    recorded = record.contents.get("policy_sha256", digests)
+    for part in dict.fromkeys([*recorded, *digests]):
+        before, now = (each.get(part, "")[:12] or "none" for each in (recorded, digests))
+        if before != now:
+            place, rejects = ("source", False) if part == "source" else ("weights", True)  # other lines may do the same
+            findings.append(Finding(place, f"the record is of {part} {before}, but {name} has {now}", rejects))
+    if name.startswith(("ws://", "wss://")):
+        message = f"{name} states no digest of its weights, and neither its machine nor its versions"
+        findings.append(Finding("server", message, rejects=False))
+    return findings
+
+
+def settings_of(record: Record) -> dict[str, Any]:
+    """Returns a configuration for the episodes of a record, made from its protocol alone; empty where that names code
+    to run, or anything that is not shipped with this package: a record may come from anywhere."""
+    simulator = record.contents["protocol"]["eval_env"]
+    options = {key: value for key, value in simulator.items() if key not in WHERE_IT_RUNS}
+    if isinstance(tasks := options.get("tasks"), list):
+        options["tasks"] = tasks_without(tasks, WHERE_IT_RUNS)
+    name = options["name"]
+    plain = all(_is_plain(f"env.eval.{key}", value) for key, value in options.items() if key != "name")
+    if not plain or name not in shipped("envs"):
+        return {}
+    return {"env": {"train": options, "eval": options}}
+
+
+def source_overrides(record: Record, policy: str, normalizer: str | None) -> list[str]:
+    """Returns what else to change in a configuration for a policy that is none of a checkpoint.
+
+    Args:
+        policy: what the reader names; a recorded VecNormalize is looked for beside it, not where it was
+        normalizer: VecNormalize that the reader's configuration names; None for none
     Raises:
-        ConfigError: the record names code to run that the checkpoint does not: it may come from anywhere.
+        ConfigError: how the policy is shown the task refers to the environment of this process.
+    """
+    protocol = record.contents["protocol"]
+    changes: dict[str, Any] = {"num_demos": protocol.get("num_demos")} if policy == "replay" else {}
+    if "seed" in protocol:
+        changes["runner.seed"] = protocol["seed"]
+    external = record.contents.get("external") or {}
+    changes |= {f"evaluation.external.{key}": external[key] for key in _ASKED if key in external}
+    file = external.get("normalizer")
+    if isinstance(file, str) and Path(file).name and normalizer is None:
+        changes["evaluation.external.normalizer"] = str(Path(policy).with_name(Path(file).name))
+    if any("${" in text for value in changes.values() for text in _texts(value)):
+        raise ConfigError(f"{record.path} refers to other values with ${{...}} in external: a record names values.")
+    return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+
+
+_ASKED = ("inputs", "image_layout", "image_size", "execute", "protocol")
+"""Keys of ``evaluation.external`` that decide what a policy is asked; the others are times and a file."""
+
+
+def overrides_of(record: Record, usual: Mapping[str, Any]) -> list[str]:
+    """Returns what to change in a configuration, such as that of a checkpoint, to evaluate as a record says.
+
+    Args:
+        usual: protocol that it has by itself
+    Raises:
+        ConfigError: the record names code to run that the configuration does not: it may come from anywhere.
     """
     simulator = record.contents["protocol"]["eval_env"]["name"]
     if simulator not in (usual["eval_env"]["name"], usual["train_env"]["name"]):
@@ -305,9 +399,20 @@ def overrides_of(record: Record, usual: Mapping[str, Any]) -> list[str]:
 
 def _choice(record: Record, key: str, value: Any) -> ConfigError:
     return ConfigError(
-        f"{record.path} asks for {key:.80}={value!r:.80}, which its checkpoint does not have: a record does not choose "
-        "what is run. Evaluate the checkpoint again instead."
+        f"{record.path} asks for {key:.80}={value!r:.80}, which {_where(record)} does not have: a record does not "
+        f"choose what is run. {_INSTEAD[record.policy is None]}"
     )
+
+
+def _where(record: Record) -> str:
+    return "its checkpoint" if record.policy is None else "the configuration"
+
+
+_INSTEAD = {
+    True: "Evaluate the checkpoint again instead.",
+    False: "Name a run or a configuration that has it: --config.",
+}
+"""What to do about a record that names code, by whether it is of a checkpoint."""
 
 
 def _is_plain(key: str, value: Any) -> bool:
@@ -359,12 +464,16 @@ def drawn_episodes(record: Record, count: int, seed: int) -> list[int]:
     return sorted(int(number) for number in drawn)
 
 
-def unchecked(record: Record, checkpoint: Path | None, findings: Sequence[Finding]) -> Verification:
+def unchecked(
+    record: Record, findings: Sequence[Finding], *, checkpoint: Path | None = None, hint: Hint | None = None
+) -> Verification:
     """Returns the result of a record of which no episode was simulated again."""
     rejected = any(finding.rejects for finding in findings)
     verdict = Verdict.REJECTED if rejected else Verdict.UNCHECKED
-    file = None if checkpoint is None else str(checkpoint)
-    return Verification(str(record.path), file, verdict, list(findings), len(record.rows))
+    return Verification(
+        str(record.path), None if checkpoint is None else str(checkpoint), verdict, list(findings), len(record.rows),
+        policy=record.policy, hint=None if rejected else hint,
+    )  # fmt: skip
 
 
 def judged(
@@ -396,7 +505,7 @@ def judged(
     rows, forged = len(record.rows), max(1, round(FORGED * len(record.rows)))
     result = Verification(
         str(record.path), report.checkpoint, Verdict.VERIFIED, [*contradicted, *circumstances], rows, len(pairs), seed,
-        identical, better, worse, chance=chance_of_catching(rows, forged, len(pairs)),
+        identical, better, worse, chance=chance_of_catching(rows, forged, len(pairs)), policy=report.policy,
     )  # fmt: skip
     differences = _contradictions(pairs)
     if identical < len(pairs) and not differences:
@@ -482,9 +591,10 @@ def _explain_other_bits(circumstances: Sequence[Finding], identical: int, drawn:
     """True if circumstances may be why some of the drawn episodes are not the same to the bit.
 
     Other code of this package alone changes either nothing or how every episode is computed, so it does not explain a
-    few that differ among many that do not.
+    few that differ among many that do not. Nor does another file that is said to hold the same policy.
     """
-    return any(finding.part != "code" or identical * 2 < drawn for finding in circumstances)
+    parts = {finding.part for finding in circumstances} - {"checkpoint", "source"}
+    return bool(parts - {"code"}) or ("code" in parts and identical * 2 < drawn)
 
 
 def _contradictions(pairs: Sequence[Pair]) -> list[Finding]:

@@ -30,6 +30,27 @@ def verify(
             metavar="RECORD",
         ),
     ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="Changes of --config, such as env.train.id=CartPole-v1.", metavar="[key=value]..."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="Policy of the record, because a record does not choose what is opened: for a policy from elsewhere, "
+            "as for rlpipe evaluate; for a checkpoint that is not found, its file or its run. Baselines need none.",
+            metavar="POLICY",
+            show_default="the checkpoint that is beside the record, in its run, or where it was",
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="Run directory or configuration with the simulator of a baseline or of a policy from elsewhere.",
+            metavar="PATH|CONFIG",
+            show_default="the run in which the record lies, else what the record says, if that names no code",
+        ),
+    ] = None,
     episodes: Annotated[
         int,
         typer.Option(parser=arguments.integer, help="Episodes to draw and simulate again; at most all."),
@@ -52,8 +73,11 @@ def verify(
     Where processor, versions and code are those of the record, every bit of them must be the same; elsewhere, outcomes
     may flip, but not rather one way than the other. Writes nothing.
 
-    The exit code is 0 if every record that has a checkpoint is verified to the bit, 4 if one only statistically, 3 if
-    one is not true, and 2 if there was none to verify.
+    A record does not choose what is opened: where its policy is from elsewhere and --policy is missing, it is checked
+    by itself, and the command to type is printed.
+
+    The exit code is 0 if every record that was simulated is verified to the bit, 4 if one only statistically, 3 if one
+    is not true, and 2 if none could be simulated.
     """
     import rlpipe
     from rlpipe.backends.console import EvaluationProgress
@@ -62,12 +86,15 @@ def verify(
     show = interruptible(progress)
     console, stderr = Console(highlight=False, soft_wrap=True), Console(stderr=True, highlight=False, soft_wrap=True)
     records = _records(path, stderr if as_json else console)
+    if policy is not None and len(records) > 1:
+        raise ConfigError(f"--policy is {policy}, but {path} holds {len(records)} records: name the one that is of it.")
     results: list[Verification] = []
     for record in records:
         try:
             result = rlpipe.verify(
-                record, episodes=episodes, seed=seed, local=local, ray_address=ray_address, progress=show
-            )
+                record, policy=policy, config=config, overrides=overrides or [], episodes=episodes, seed=seed,
+                local=local, ray_address=ray_address, progress=show,
+            )  # fmt: skip
         except KeyboardInterrupt:  # typer would end without a word
             progress.interrupted()
             raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -88,7 +115,7 @@ def verify(
 
 
 def _records(path: Path, console: Console) -> list[Path]:
-    """Returns the file, or all records in a folder in the order of their names; prints what has no checkpoint.
+    """Returns the file, or all records in a folder in the order of their names; prints what has no episodes.
 
     Raises:
         ConfigError: there is none.
@@ -105,12 +132,12 @@ def _records(path: Path, console: Console) -> list[Path]:
     candidates.sort(key=lambda file: (file.parent, len(file.name), file.name))  # 10.json after 9.json
     kinds = {file: kind_of(file) for file in candidates}
     for file in (file for file, kind in kinds.items() if kind is Kind.ROWS):
-        console.print(f"[bold yellow]no checkpoint[/] {escape(str(relative(file)))}: results without their episodes")
+        console.print(f"[bold yellow]not simulated[/] {escape(str(relative(file)))}: results without their episodes")
     records = [file for file, kind in kinds.items() if kind is Kind.RECORD]
     if not records:
         raise ConfigError(
             f"{path} holds no record of an evaluation among its {len(candidates)} JSON files: rlpipe evaluate writes "
-            "them to evaluations/ of a run, whose checkpoint must be there too."
+            "them to evaluations/ of a run."
         )
     return records
 
@@ -152,7 +179,8 @@ def _short(result: Verification) -> str:
     """Line on one record of several, and a line for each finding that rejects it."""
     same = f", {result.identical:,} of {result.drawn:,} the same to the bit" if result.drawn else ""
     name = escape(str(relative(Path(result.record))))
-    return "\n  ".join([f"{_verdict(result)} {name}{same}", *_findings(result, all_of_them=False)])
+    hint = [] if result.hint is None else [escape(f"{result.hint.reason}: {result.hint.command}")]
+    return "\n  ".join([f"{_verdict(result)} {name}{same}", *_findings(result, all_of_them=False), *hint])
 
 
 def _screen(result: Verification) -> str:
@@ -161,6 +189,8 @@ def _screen(result: Verification) -> str:
     lines = [("record", f"{path}, {result.episodes:,} episodes")]
     if result.checkpoint is not None:
         lines.append(("checkpoint", str(relative(Path(result.checkpoint)))))
+    if result.policy is not None:
+        lines.append(("policy", repr(result.policy)[1:-1]))
     if result.drawn:
         lines += [
             ("drawn", f"{result.drawn:,} of {result.episodes:,} episodes, by seed {result.seed} (--seed repeats it)"),
@@ -174,5 +204,7 @@ def _screen(result: Verification) -> str:
             )
             lines.append(("outcomes", outcomes))
         lines.append(("chance", f"{result.chance:.1%} that one forged row in twenty would have been drawn"))
+    if result.hint is not None:
+        lines += [("why", result.hint.reason), ("to simulate it", result.hint.command)]
     texts = [f"[dim]{label:<16}[/]{escape(text)}" for label, text in lines]
     return "\n".join([*texts, *_findings(result, all_of_them=True), f"[dim]{'verdict':<16}[/]{_verdict(result)}"])

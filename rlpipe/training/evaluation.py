@@ -72,6 +72,7 @@ def evaluate_source(
     make_source: Callable[[SpaceSpec], ActionSource],
     make_engine: Callable[[Plan], Engine],
     progress: Progress,
+    only: Collection[EpisodeKey] | None = None,
 ) -> EvaluationReport:
     """Evaluates a baseline, or a policy from elsewhere, under a configuration's protocol.
 
@@ -81,11 +82,12 @@ def evaluate_source(
         make_source: makes the source of the actions for the spaces of the simulator; it is sent to every worker
         make_engine: makes an engine for the configuration under which workers act; closed before this function returns
         progress: is told how far the evaluation is
+        only: episodes to run of those that the configuration asks for; None for all
     Raises:
         RunError: the time for it was over before all episodes had ended, or the policy failed.
     """
     acting = acting_config(config)
-    window = _evaluated(acting, lambda ready: make_source(ready.spec), make_engine(acting), progress)
+    window = _evaluated(acting, lambda ready: make_source(ready.spec), make_engine(acting), progress, only)
     return EvaluationReport.of(window, config, policy=name)
 
 

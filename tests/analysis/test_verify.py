@@ -143,6 +143,17 @@ def test_a_record_of_an_earlier_version_is_compared_by_its_rows(record):
     assert verified(changed(record, of_earlier_version)).verdict is Verdict.VERIFIED
 
 
+@pytest.mark.parametrize("way", [lambda run: run, lambda run: max((run / "checkpoints").glob("*.npz"))])
+def test_a_checkpoint_that_went_elsewhere_is_named_by_its_run_or_its_file(record, tmp_path, way):
+    run = record.parent.parent.rename(tmp_path / "elsewhere")
+    alone = (run / "evaluations" / "1.json").rename(tmp_path / "alone.json")
+    assert verified(alone).hint is not None
+    result = rlpipe.verify(alone, policy=way(run), local=True)
+    assert (result.verdict, result.hint) == (Verdict.VERIFIED, None)
+    with pytest.raises(ConfigError, match="name its file or its run"):
+        rlpipe.verify(alone, policy="random", local=True)
+
+
 # --- What is not true, by name
 
 
@@ -299,13 +310,16 @@ def test_the_command_prints_a_screen_and_exits_with_the_verdict(record):
     assert command("verify", str(record), "--local").code == ExitCode.NOT_VERIFIED
 
 
-def test_a_folder_has_a_line_for_each_record_and_says_which_have_no_checkpoint(record):
-    rlpipe.evaluate(record.parent.parent, policy="random", episodes=4, local=True)
+def test_a_folder_has_a_line_for_each_record_and_says_which_were_not_simulated(record):
+    for policy in ("random", "tests.helpers.outside:towards"):
+        rlpipe.evaluate(record.parent.parent, policy=policy, episodes=4, local=True)
     answer = command("verify", str(record.parent.parent), "--local")
     lines = answer.out.splitlines()
     assert answer.code == ExitCode.DONE
-    assert [line.split("  ")[0].split(" ")[0] for line in lines[:2]] == ["verified", "no"]
-    assert lines[-1] == "2 records: 1 verified, 1 no checkpoint"
+    assert [line.split()[0] for line in lines[:3]] == ["verified", "verified", "not"]
+    assert lines[3].endswith("/evaluations/3.json --policy tests.helpers.outside:towards")
+    assert lines[-1] == "3 records: 2 verified, 1 not simulated"
+    assert command("verify", str(record.parent.parent), "--policy", "random", "--local").code == ExitCode.REFUSED
 
 
 def test_a_record_without_a_checkpoint_cannot_be_verified(record):

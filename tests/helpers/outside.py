@@ -10,6 +10,11 @@ def leaning(observation):
     return int(observation[2] + observation[3] > 0)
 
 
+def towards(observation):
+    """Moves the point of ``Reach`` to its goal."""
+    return np.clip(5 * (observation[1:2] - observation[:1]), -1, 1)
+
+
 def failing(observation):
     raise OSError("the camera is gone")
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 
 import rlpipe
 from rlpipe.errors import ConfigError, PolicyError
 from rlpipe.run import checkpoint
 from rlpipe.serving.export import export_policy
 from tests.helpers.acting import trained
+from tests.helpers.graphs import linear_graph
 from tests.helpers.serving import served
 
 EPISODES = 12
@@ -34,22 +32,6 @@ def evaluated(run, policy, *overrides):
 
 def outcomes(report):
     return [(episode.seed, episode.length, episode.episode_return) for episode in report.episodes]
-
-
-def linear_graph(path, *, width=4):
-    """A graph of four observations that pushes to the side the pole leans to: argmax of (0, x3 + x4)."""
-    weights = np.zeros((width, 2), np.float32)
-    weights[-2:, 1] = 1
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("ArgMax", ["y"], ["a"], axis=1, keepdims=0)],
-        "leaning",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", width])],
-        [helper.make_tensor_value_info("a", TensorProto.INT64, ["batch"])],
-        [onnx.numpy_helper.from_array(weights, "w")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    onnx.save(model, path)
-    return str(path)
 
 
 def test_a_function_runs_the_episodes_of_the_protocol(cartpole):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe.analysis.evaluation_report import sha256_of_file
 from rlpipe.collection.actions import ActionSource, RunningEpisode
 from rlpipe.config.schema import ExternalConfig
 from rlpipe.errors import ConfigError, PolicyError
@@ -54,6 +56,11 @@ class ExternalPolicy(ActionSource):
     def argument(self) -> str:
         """The option that names the policy, with its name: ``--policy model.onnx``."""
         return f"{self.option} {self.name}"
+
+    @classmethod
+    def digests(cls, name: str, config: ExternalConfig) -> dict[str, str]:  # noqa: ARG003 - a policy without files
+        """Returns SHA-256 of each file that a policy is read from, as hexadecimal digits, by what it holds."""
+        return {}
 
     @abstractmethod
     def begin(self, episode: RunningEpisode) -> Any:
@@ -141,6 +148,12 @@ class ExternalPolicy(ActionSource):
         if (actions != np.rint(actions)).any() or (actions < 0).any() or (actions >= limits).any():
             raise PolicyError(self.name, f"answered {actions[0]}; actions are whole numbers from 0, below {limits}")
         return actions.astype(np.int64)
+
+
+def digests_of_files(files: Mapping[str, Path]) -> dict[str, str]:
+    """Returns SHA-256 of those files that exist, as hexadecimal digits, by the same names."""
+    digests = {part: sha256_of_file(file) for part, file in files.items()}
+    return {part: digest for part, digest in digests.items() if digest is not None}
 
 
 def padded(image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:

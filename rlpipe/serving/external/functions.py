@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rlpipe.collection.actions import RunningEpisode
@@ -12,7 +13,7 @@ from rlpipe.config.schema import ExternalConfig
 from rlpipe.errors import ConfigError, PolicyError, how_it_failed
 from rlpipe.foreign import foreign_code
 from rlpipe.plugins import imported
-from rlpipe.serving.external.base import ExternalPolicy
+from rlpipe.serving.external.base import ExternalPolicy, digests_of_files
 from rlpipe.trajectory import SpaceSpec
 
 
@@ -36,6 +37,16 @@ class FunctionPolicy(ExternalPolicy):
         if not callable(target):
             raise ConfigError(f"{self.argument} is {type(target).__name__}; it must be a function or a class.")
         self._idle: list[Any] = []
+
+    @classmethod
+    def digests(cls, name: str, config: ExternalConfig) -> dict[str, str]:  # noqa: ARG003 - it is as it stands
+        """Covers the file in which the function or the class is written, and nothing that it imports or reads."""
+        target = inspect.unwrap(imported(name, "--policy"))
+        try:
+            file = inspect.getfile(target if inspect.isroutine(target) or isinstance(target, type) else type(target))
+        except (OSError, TypeError):  # made by a program, or built into Python
+            return {}
+        return digests_of_files({"source": Path(file)})
 
     def begin(self, episode: RunningEpisode) -> Any:
         target = imported(self.name, self.option)

@@ -14,7 +14,7 @@ from rlpipe.config.schema import ExternalConfig
 from rlpipe.errors import ConfigError, PolicyError
 from rlpipe.plugins import require
 from rlpipe.serving import runner
-from rlpipe.serving.external.base import ExternalPolicy
+from rlpipe.serving.external.base import ExternalPolicy, digests_of_files
 from rlpipe.trajectory import SpaceSpec
 
 
@@ -43,6 +43,11 @@ class GraphPolicy(ExternalPolicy):
                 f"{self.argument} was exported for other observations or actions than those of this task: "
                 f"{_sizes(exported)} instead of {_sizes(spec)}."
             )
+
+    @classmethod
+    def digests(cls, name: str, config: ExternalConfig) -> dict[str, str]:  # noqa: ARG003 - a graph has no other files
+        """Covers the graph, and the weights beside it where torch's exporter has put them into a file of their own."""
+        return digests_of_files({"graph": Path(name), "weights": Path(f"{name}.data")})
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_session": None}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rlpipe.config.plan import Plan
 from rlpipe.config.protocol import BASELINE_NAMES
-from rlpipe.config.schema import ExternalConfig
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
 from rlpipe.serving.external.base import ExternalPolicy
@@ -37,7 +36,16 @@ def external_source(config: Plan, name: str, option: str = "--policy") -> Callab
     return lambda spec: class_(name, spec, external, option)
 
 
-def _class_of(name: str, option: str) -> Callable[[str, SpaceSpec, ExternalConfig, str], ExternalPolicy]:
+def digests_of(config: Plan, name: str) -> dict[str, str]:
+    """Returns SHA-256 of the files from which a policy is read (``ExternalPolicy.digests``).
+
+    Raises:
+        ConfigError: there is nothing of that name.
+    """
+    return _class_of(name, "--policy").digests(name, config.evaluation.external)
+
+
+def _class_of(name: str, option: str) -> type[ExternalPolicy]:
     """Returns the class of the policy that an option names.
 
     Raises:

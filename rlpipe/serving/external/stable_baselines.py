@@ -26,7 +26,7 @@ from rlpipe.collection.actions import RunningEpisode
 from rlpipe.config.schema import ExternalConfig
 from rlpipe.errors import ConfigError, PolicyError
 from rlpipe.plugins import require
-from rlpipe.serving.external.base import VECTOR, ExternalPolicy
+from rlpipe.serving.external.base import VECTOR, ExternalPolicy, digests_of_files
 from rlpipe.serving.external.vec_normalize import Normalizer, read_normalizer
 from rlpipe.trajectory import LeafSpec, SpaceSpec
 
@@ -70,6 +70,13 @@ class StableBaselinesPolicy(ExternalPolicy):
         except ValueError as error:
             raise ConfigError(f"{self.argument}: its VecNormalize does not fit what it reads: {error}.") from error
 
+    @classmethod
+    def digests(cls, name: str, config: ExternalConfig) -> dict[str, str]:
+        """Covers the model and its VecNormalize."""
+        model = Path(name)
+        normalizer = Path(config.normalizer) if config.normalizer else _normalizer_beside(model)
+        return digests_of_files({"model": model} | ({} if normalizer is None else {"normalizer": normalizer}))
+
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_policy": None}
 
@@ -92,8 +99,7 @@ class StableBaselinesPolicy(ExternalPolicy):
         """Returns the statistics that the configuration names, or else those that lie beside the policy."""
         if self.config.normalizer is not None:
             return read_normalizer(Path(self.config.normalizer).absolute(), "evaluation.external.normalizer")
-        file = next((file for file in beside(self._file) if file.is_file()), None)
-        if file is None:
+        if (file := _normalizer_beside(self._file)) is None:
             return None
         _report_normalizer(self.argument, file.name)
         return read_normalizer(file, f"the VecNormalize of {self.argument}")
@@ -239,6 +245,10 @@ class StableBaselinesPolicy(ExternalPolicy):
 @cache  # a policy is made for a check, and again to act
 def _report_normalizer(argument: str, normalizer: str) -> None:
     logging.getLogger("rlpipe").info("What %s reads is normalised by %s beside it.", argument, normalizer)
+
+
+def _normalizer_beside(file: Path) -> Path | None:
+    return next((place for place in beside(file) if place.is_file()), None)
 
 
 def beside(file: Path) -> list[Path]:
