@@ -33,7 +33,7 @@ from rlpipe.config.protocol import WHERE_IT_RUNS, comparable
 from rlpipe.config.tree import leaves, tasks_without
 from rlpipe.envs.shared.tasks import label_of
 from rlpipe.errors import ConfigError
-from rlpipe.functional.commitments import chance_of_catching
+from rlpipe.functional.commitments import canonical_json, chance_of_catching
 from rlpipe.functional.paired import mcnemar_test
 from rlpipe.plugins import shipped
 from rlpipe.run import shapes
@@ -156,7 +156,12 @@ class Record:
         Raises:
             ConfigError: the file cannot be read, or is no record of an evaluation.
         """
-        return cls(path, files.read(path, shapes.EvaluationRecord))
+        contents = files.read(path, shapes.EvaluationRecord)
+        try:
+            canonical_json(contents)
+        except ValueError as error:
+            raise ConfigError(f"{path} holds a number that is not finite, as no record does.") from error
+        return cls(path, contents)
 
     @property
     def rows(self) -> list[dict[str, Any]]:

@@ -259,6 +259,13 @@ def check_not_empty(key: str, value: Any) -> None:
         raise ConfigError(f"{key} is empty; give it {'a name' if isinstance(value, str) else 'at least one entry'}.")
 
 
+def check_texts(key: str, value: Mapping[str, Any]) -> None:
+    """Checks that the values of a mapping are texts."""
+    for name, text in value.items():
+        if not isinstance(text, str):
+            raise ConfigError(f"{key}.{name} is {text!r}; it must be a text.")
+
+
 def check_path(key: str, value: str) -> None:
     """Checks that the file system accepts a path; there need not be anything. Marks the option as a path, in which
     ``~`` is the home folder."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from rlpipe.config.fields import Affects, check_folder_name, check_not_empty, check_path, option
+from rlpipe.config.fields import Affects, check_folder_name, check_not_empty, check_path, check_texts, option
 from rlpipe.config.simulators import simulator_class, task_facts
 from rlpipe.errors import ConfigError
 from rlpipe.metrics.dialects import DIALECTS
@@ -166,7 +166,7 @@ class RunnerConfig:
 class ExternalConfig:
     """How a policy from elsewhere sees the task and is asked (``rlpipe evaluate --policy``; docs/deploy.md)."""
 
-    inputs: dict[str, str] = option({}, affects=Affects.NOTHING)
+    inputs: dict[str, str] = option({}, checks=(check_texts,), affects=Affects.NOTHING)
     """For each name under which the policy reads something, the leaf of the observation that it gets (``observation``
     is the whole vector), or a text behind ``=``: ``{observation/image: camera/rgb, prompt: "=push the cube"}``. Without
     any, it gets the observation as it is."""

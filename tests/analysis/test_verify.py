@@ -328,6 +328,14 @@ def test_a_record_without_a_checkpoint_cannot_be_verified(record):
     assert command("verify", str(record), "--local").code == ExitCode.REFUSED
 
 
+def test_a_number_that_is_not_finite_is_refused(record):
+    contents = json.loads(record.read_text())
+    contents["protocol"]["horizon"] = float("inf")
+    record.write_text(json.dumps(contents))
+    with pytest.raises(ConfigError, match="not finite"):
+        verified(record)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [("{}", "iteration is missing"), ('{"episodes": [', "is not JSON"), ("[]", "")],
