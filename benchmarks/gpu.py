@@ -1,26 +1,35 @@
-"""Measures what learning costs on a GPU, in under ten minutes; needs torch and a GPU, no simulator and no network.
+"""Measures what learning costs on a GPU and what CUDA graphs save, in under eight minutes.
 
-    python benchmarks/gpu.py --json gpu.json
-    python benchmarks/gpu.py --small            # a rehearsal on the CPU, in a minute
+    python benchmarks/gpu.py --json gpu.jsonl
+    python benchmarks/gpu.py --small                        # a rehearsal on the CPU, in about a minute
+    python benchmarks/gpu.py --show gpu.jsonl [--markdown]  # the tables of an earlier measurement
 
-- update: PPO's learner on random batches, four passes of eight minibatches, in float32 and bfloat16, compiled or not.
-  Policies of state have about 0.3, 10 and 100 million parameters; one sees a camera of 128 x 128 pixels through
-  ``impala_cnn``, and one decodes the 64 tokens of a chunk one after the other;
-- steps: 128 gradient steps of RLPD with the networks, batches and demonstrations of configs/sparse_pick_cube.yaml, on
-  random experience; a sample is a gradient step;
-- act: actions of the same policies, whose observations come from the host, as on an inference server;
-- minibatch: one optimiser step of the small policy, and what a CUDA graph of it gives;
-- run: ``rlpipe train`` with scripted simulators on the CPU and the learner on the GPU, where Ray is installed.
+It needs a checkout, a GPU, torch and NumPy. The floor needs no more. Everything else imports ``omegaconf``, ``psutil``,
+``pydantic`` (which brings ``pydantic_core``, ``annotated_types``, ``typing_extensions`` and ``typing_inspection``),
+``rich`` (``markdown_it``, ``mdurl``, ``pygments``) and ``yaml``; RLPD and cloning ``h5py``; the run ``ray`` with all
+that ``rlpipe train`` imports. No simulator and no network is used. A row that lacks a package is skipped, and says so.
+On a machine whose time is dear, this is the whole command; the rows that decide most come first:
 
-Of each it reports the median seconds, copies from the host to the device, the share of time inside kernels, and the
-peak memory. Rows that cannot be measured say why. When ``--budget`` is used up, the remaining rows are skipped. Exits
-with 1 if a row failed.
+    python benchmarks/gpu.py --budget 400 --json $OUT/gpu.jsonl
+
+- update: the learners of RLPD, PPO, GRPO, SAC and cloning on random batches, eager (``learner.graphs=false``), with
+  CUDA graphs (``true``), and the smaller ones on the CPU of the same machine: samples or gradient steps a second,
+  time inside kernels, launches, memory, and whether the graphs end with the bits of the eager learner, moments and
+  targets included. PPO with 0.3, 10 and 100 million parameters, 3,200 and 65,536 samples, in float32, tf32 and
+  bfloat16, with a camera of 128 x 128 pixels and with tokens; the largest update compiled, too;
+- reads: how often an update waits for the device, by file and line. Rehearsed on a CPU, it counts the operations that
+  would wait;
+- floor: microseconds of an addition, a read, copies, a mask, and of a graph and each of its nodes;
+- act: actions for observations that come from the host, as on an inference server;
+- run: ``rlpipe train`` with scripted simulators on the CPU and the learner on the GPU.
+
+Each row is written as one line of JSON as soon as it is measured, in a process of its own: a crash costs one row.
+Tables and goals are printed last. After ``--budget`` seconds no row is begun. Exits with 1 if a row failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib.util
 import json
 import os
@@ -31,28 +40,21 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import machine
-from benchmarks.device import updates
-from benchmarks.device.cost import measure
-from benchmarks.device.updates import Subject
+from benchmarks.device import cost, host, plan, tables
+from benchmarks.device.plan import Plan, Skipped, Update
+from benchmarks.device.worker import Worker
 
 PACKAGES = ("rlpipe", "torch", "numpy", "ray")
-COMMAND = ("ray", "typer", "rich")
-"""Packages without which there is no ``rlpipe train`` on Ray."""
-THREADS = 1
-"""Number of torch's threads on the CPU; one, so that a rehearsal on a busy machine does not wait for others."""
-Measured = dict[str, float]
-
-
-class Skipped(Exception):  # noqa: N818 - no error
-    """The reason why a row cannot be measured here."""
+NEEDS = {"update": ("omegaconf", "psutil", "pydantic", "rich", "yaml"), "demos": ("h5py",), "run": ("ray", "typer")}
+"""Packages without which there are no updates, no demonstrations, or no ``rlpipe train`` on Ray."""
+LONGEST = 100.0
+"""Seconds after which a row is given up on a GPU."""
+Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -60,138 +62,116 @@ class Row:
     """A measurement to make.
 
     Attributes:
-        group: ``update``, ``steps``, ``act``, ``minibatch`` or ``run``.
-        name: of the policy.
-        precision: ``float32`` or ``bfloat16``.
-        mode: ``eager``, ``compiled`` or ``graph``.
-        measure: makes the measurement.
+        part: ``update``, ``reads``, ``floor``, ``act`` or ``run``.
+        name: of what is measured.
+        measure: makes the measurement, within so many seconds.
+        precision: of an update.
+        mode: ``eager``, ``graphs`` or ``cpu``.
+        goals: what the measurement shall reach, for ``tables``.
     """
 
-    group: str
+    part: str
     name: str
-    precision: str
-    mode: str
-    measure: Callable[[], Measured]
+    measure: Callable[[float], Result]
+    precision: str = ""
+    mode: str = ""
+    goals: dict[str, float] | None = None
 
     @property
-    def label(self) -> dict[str, str]:
-        """Returns the cells that tell this row from others, by column."""
-        return {"group": self.group, "name": self.name, "precision": self.precision, "mode": self.mode}
+    def label(self) -> Result:
+        """What is known before anything is measured."""
+        label = {"part": self.part, "name": self.name, "precision": self.precision, "mode": self.mode}
+        return {key: value for key, value in label.items() if value} | ({"goals": self.goals} if self.goals else {})
 
 
-@dataclass(frozen=True)
-class Update:
-    """An update to measure: ``samples`` that a policy learns from."""
-
-    name: str
-    subject: Subject
-    samples: int
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Sizes of everything that is measured.
-
-    Attributes:
-        updates: first those of the small policy of state, with many samples and with as few as
-            ``benchmarks/throughput.py`` has.
-        compiled: number of updates that are measured compiled too.
-        gradient_steps: of RLPD.
-        rows: observations that are acted on at once.
-        repeats: timed steps of a row.
-        iterations: of the run.
-    """
-
-    updates: list[Update]
-    compiled: int
-    gradient_steps: int
-    rows: int
-    repeats: int
-    iterations: int
-
-
-SMALL_POLICY = updates.perceptron(256, 256, 256)
-FULL = Sizes(
-    [
-        Update("0.3 M, 65536 samples", SMALL_POLICY, 65_536),
-        Update("0.3 M, 3200 samples", SMALL_POLICY, 3_200),
-        Update("10 M, 65536 samples", updates.perceptron(1536, 1536, 1536), 65_536),
-        Update("100 M, 65536 samples", updates.perceptron(4992, 4992, 4992), 65_536),
-        Update("camera, 4096 samples", updates.of_camera(128, {"name": "impala_cnn"}), 4_096),
-        Update(
-            "tokens, 4096 samples",
-            updates.of_tokens(8, [1024, 1024], decoding="autoregressive", slot_width=256, decoder_layers=4),
-            4_096,
-        ),
-    ],
-    compiled=1,
-    gradient_steps=128,
-    rows=256,
-    repeats=5,
-    iterations=20,
-)
-SMALL = Sizes(
-    [
-        Update("0.3 M, 512 samples", SMALL_POLICY, 512),
-        Update("0.3 M, 256 samples", SMALL_POLICY, 256),
-        Update("camera, 64 samples", updates.of_camera(24, {"name": "impala_cnn", "channels": [4]}), 64),
-        Update("tokens, 64 samples", updates.of_tokens(2, [16], decoding="autoregressive", bins=8), 64),
-    ],
-    compiled=0,
-    gradient_steps=8,
-    rows=4,
-    repeats=2,
-    iterations=6,
-)
-
-
-def measure_update(update: Update, precision: str, compiled: bool, device: str, repeats: int):
-    """Measures an update of PPO's learner, from batches on the host to new weights on the host."""
-    subject, samples = update.subject, update.samples
-    config = updates.configuration(subject, samples, device, precision, compiled, num_threads=THREADS)
-    learner = updates.make_learner(config, subject)
-    batch = updates.random_batch(samples // updates.STEPS, subject)
-    counted = {"parameters": updates.count_parameters(learner._policy), "samples": samples}
-    return counted | measure(lambda: learner.update(0, 1, batch), device, samples, repeats)
-
-
-def measure_steps(count: int, device: str, repeats: int):
-    """Measures gradient steps of RLPD, after a fragment has been stored."""
-    learner, batch = updates.make_rlpd(count, f"learner.device={device}", f"learner.num_threads={THREADS}")
-    return {"samples": count} | measure(lambda: learner.update(0, 1, batch), device, count, repeats)
-
-
-def measure_act(update: Update, rows: int, device: str, repeats: int):
-    """Measures how long a policy takes to act."""
-    act, policy = updates.acting(update.subject, rows, device)
-    counted = {"parameters": updates.count_parameters(policy), "samples": rows}
-    return counted | measure(act, device, rows, repeats)
-
-
-def measure_minibatch(update: Update, precision: str, mode: str, device: str, repeats: int):
-    """Measures one optimiser step, whose minibatch is on the device."""
-    if mode == "graph" and device == "cpu":
-        raise Skipped("CUDA graphs need a GPU")
-    subject = update.subject
-    config = updates.configuration(subject, update.samples, device, precision, mode == "compiled")
-    step, count = updates.minibatch_step(config, subject, device, capturable=mode == "graph")
-    step = updates.as_graph(step) if mode == "graph" else step
-    counted = {"parameters": updates.count_parameters(subject.build(config)), "samples": count}
-    return counted | measure(step, device, count, 10 * repeats)
-
-
-def measure_run(device: str, iterations: int):
-    """Measures a run on Ray: scripted simulators on the CPU, the learner on the device."""
-    if absent := [package for package in COMMAND if importlib.util.find_spec(package) is None]:
+def require(*kinds: str) -> None:
+    """Raises Skipped if a package is not installed."""
+    packages = [package for kind in kinds for package in NEEDS[kind]]
+    if absent := [package for package in packages if importlib.util.find_spec(package) is None]:
         raise Skipped(f"not installed: {', '.join(absent)}")
+
+
+class Bench:
+    """Makes all measurements of a plan on a device; processes that were profiled time nothing."""
+
+    def __init__(self, sizes: Plan, device: str, folder: Path, timing: Worker, profiling: Worker) -> None:
+        self._plan, self._device, self._folder = sizes, device, folder
+        self._timing, self._profiling = timing, profiling
+
+    def rows(self) -> Iterator[Row]:
+        """All rows, those that decide most first."""
+        sizes, device, calls = self._plan, self._device, self._plan.calls
+        for update in sizes.decisive:
+            yield from self._updates(update)
+        for update in sizes.reads:
+            for mode in ("graphs", "eager") if device == "cuda" else ("cpu",):
+                yield Row("reads", update.name, self._with(update, mode, host.count_reads), update.precision, mode)
+        for name, floor in (("host", host.measure_floor), ("CUDA graph", host.measure_graph_floor)):
+            yield Row("floor", name, lambda limit, floor=floor: self._timing.call(floor, device, calls, timeout=limit))
+        for update in sizes.others:
+            yield from self._updates(update)
+        yield Row("run", "scripted", lambda limit: measure_run(device, sizes.iterations, limit))
+        for update in sizes.acting:
+            yield Row("act", update.title, self._act(update))
+        for update in sizes.compiled:
+            yield from self._updates(update)
+
+    def _updates(self, update: Update) -> Iterator[Row]:
+        modes = ["cpu"] if self._device == "cpu" else ["eager"]
+        modes += ["graphs", *(["cpu"] if update.on_cpu else [])]
+        for mode in modes:
+            yield Row(
+                "update", update.name, self._with(update, mode, self._update), update.precision, mode,
+                dict(update.goals) if mode == "graphs" else None,
+            )  # fmt: skip
+
+    def _with(self, update: Update, mode: str, function: Callable[..., Result]) -> Callable[[float], Result]:
+        """Calls a function on an update in a mode, if they are possible here."""
+
+        def measure(limit: float) -> Result:
+            require("update", *(["demos"] if update.algorithm in ("rlpd", "behaviour_cloning") else []))
+            if mode == "graphs" and self._device == "cpu":
+                raise Skipped("CUDA graphs need a GPU")
+            device = "cpu" if mode == "cpu" else self._device
+            if function == self._update:
+                return self._update(update, device, mode, limit)
+            return self._timing.call(function, update, device, mode, timeout=limit)
+
+        return measure
+
+    def _update(self, update: Update, device: str, mode: str, limit: float) -> Result:
+        """Times an update, and then profiles it in the other process."""
+        weights = str(self._folder / "weights.npz")
+        if mode != "graphs":
+            Path(weights).unlink(missing_ok=True)
+        measured = self._timing.call(cost.measure_update, update, device, mode, weights, timeout=limit)
+        if device != self._device:
+            return measured
+        what = (cost.profile_update, update, device, mode, measured["seconds"])
+        try:
+            return measured | self._profiling.call(*what, timeout=limit)
+        except RuntimeError as error:
+            return measured | {"unprofiled": str(error)}
+
+    def _act(self, update: Update) -> Callable[[float], Result]:
+        def measure(limit: float) -> Result:
+            require("update")
+            return self._timing.call(cost.measure_act, update, self._device, self._plan.rows, 20, timeout=limit)
+
+        return measure
+
+
+def measure_run(device: str, iterations: int, limit: float) -> Result:
+    """Measures a run on Ray: scripted simulators on the CPU, the learner on the device."""
+    require("update", "run")
     workers = 2 ** min(3, len(os.sched_getaffinity(0)).bit_length() - 1)
     envs, horizon = 64, 64
     config = {
         "env": {"train": {"name": "scripted", "script": [[{"length": 50}]], "total_num_envs": envs}},
-        "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256]},
-        "algorithm": {"name": "ppo", "update_epochs": updates.EPOCHS, "num_minibatches": updates.MINIBATCHES},
+        "policy": plan.SMALL_POLICY,
+        "algorithm": {"name": "ppo", "update_epochs": plan.EPOCHS, "num_minibatches": plan.MINIBATCHES},
         "rollout": {"horizon": horizon, "num_workers": workers},
-        "learner": {"device": device, "num_threads": THREADS},
+        "learner": {"device": device, "num_threads": 1},
         "evaluation": {"episodes": 1},
         "runner": {
             "total_timesteps": iterations * envs * horizon,
@@ -203,126 +183,95 @@ def measure_run(device: str, iterations: int):
         file = Path(folder) / "config.yaml"
         file.write_text(json.dumps(config))  # JSON is YAML
         command = [sys.executable, "-m", "rlpipe", "train", str(file), f"runner.logger.log_path={folder}/runs"]
-        ended = subprocess.run(command, cwd=machine.ROOT, capture_output=True, text=True, check=False)
+        ended = subprocess.run(command, cwd=machine.ROOT, capture_output=True, text=True, check=False, timeout=limit)
         if ended.returncode != 0:
             raise RuntimeError(f"rlpipe train ended with exit code {ended.returncode}: {ended.stderr[-800:]}")
         (metrics,) = Path(folder).glob("runs/*/*/metrics.jsonl")
         rows = [json.loads(line)["metrics"] for line in metrics.read_text().splitlines()][2:-1]
     return {
-        "samples": envs * horizon,
+        "count": envs * horizon,
         "workers": workers,
         "seconds": statistics.median(row["time/step"] for row in rows),
-        "samples_per_second": statistics.median(row["time/fps_interval"] for row in rows),
+        "per_second": statistics.median(row["time/fps_interval"] for row in rows),
         "update_seconds": statistics.median(row["time/actor_training"] for row in rows),
     }
 
 
-def rows(sizes: Sizes, device: str) -> Iterator[Row]:
-    """All rows; compiled ones last, because a compiler takes the most time."""
-    for mode in ("eager", "compiled"):
-        for update in sizes.updates if mode == "eager" else sizes.updates[: sizes.compiled]:
-            for precision in ("float32", "bfloat16"):
-                step = partial(measure_update, update, precision, mode == "compiled", device, sizes.repeats)
-                yield Row("update", update.name, precision, mode, step)
-        if mode == "eager":
-            steps = partial(measure_steps, sizes.gradient_steps, device, sizes.repeats)
-            yield Row("steps", f"RLPD, {sizes.gradient_steps} steps", "float32", "eager", steps)
-            yield Row("run", "scripted simulators", "float32", "eager", partial(measure_run, device, sizes.iterations))
-            for name, update in {update.name.partition(",")[0]: update for update in sizes.updates}.items():
-                act = partial(measure_act, update, sizes.rows, device, 4 * sizes.repeats)
-                yield Row("act", f"{name}, {sizes.rows} rows", "float32", "eager", act)
-            yield from minibatch_rows(sizes, device)
-
-
-def minibatch_rows(sizes: Sizes, device: str) -> Iterator[Row]:
-    """Rows of one optimiser step of the small policy."""
-    for update in sizes.updates[:2]:
-        for precision in ("float32", "bfloat16"):
-            for mode in ("eager", "graph", "compiled"):
-                if mode == "compiled" and not sizes.compiled:
-                    continue
-                name = f"0.3 M, {update.samples // updates.MINIBATCHES} samples"
-                step = partial(measure_minibatch, update, precision, mode, device, sizes.repeats)
-                yield Row("minibatch", name, precision, mode, step)
-
-
-def measured(row: Row, until: float) -> dict[str, Any]:
+def measured(row: Row, until: float, device: str) -> Result:
     """Measures a row, or says why it was skipped or how it failed."""
-    if time.monotonic() > until:
+    left = until - time.monotonic()
+    if left <= 0:
         return row.label | {"skipped": "the budget was used up"}
     try:
-        return row.label | row.measure()
+        return row.label | row.measure(left if device == "cpu" else LONGEST)
     except Skipped as reason:
         return row.label | {"skipped": str(reason)}
     except Exception as error:  # the others are still worth measuring
         return row.label | {"failed": f"{type(error).__name__}: {error}"[:1000]}
+
+
+def measure_all(options: argparse.Namespace) -> list[Result]:
+    """Measures row by row. Writes each as a line of JSON."""
+    until = time.monotonic() + options.budget
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or each profile announces its stages
+    timing = Worker()
+    profiling = timing if options.small else Worker()
+    try:
+        described = timing.call(host.describe_device, timeout=LONGEST)
+        if not options.small and described["gpu"] is None:
+            sys.exit("torch finds no GPU here; --small rehearses on the CPU.")
+        here = machine.describe(*PACKAGES)
+        described["versions"] = here["versions"] | described["versions"]
+        described = here | described
+        print(machine.sentence(described), flush=True)
+        append(options.json, {"machine": described})
+        device, sizes = ("cpu", plan.small()) if options.small else ("cuda", plan.full())
+        rows = []
+        with tempfile.TemporaryDirectory() as folder:
+            for row in Bench(sizes, device, Path(folder), timing, profiling).rows():
+                began = time.monotonic()
+                rows.append(measured(row, until, device) | {"took": round(time.monotonic() - began, 1)})
+                append(options.json, rows[-1])
+                print(progress(rows[-1]), flush=True)
+        return rows
     finally:
-        gc.collect()
-        torch.compiler.reset()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        for worker in {timing, profiling}:
+            worker.close()
 
 
-def cells(row: dict[str, Any]) -> list[str]:
-    """A row of the table."""
-    label = [row[name] for name in ("group", "name", "precision", "mode")]
-    if reason := row.get("skipped") or row.get("failed"):
-        return [*label, *[""] * 6, str(reason).splitlines()[0][:60]]
-    cost = [f"{row['parameters'] / 1e6:.1f}" if "parameters" in row else ""]
-    cost += [f"{row['seconds'] * 1e3:,.2f}", f"{row['samples_per_second']:,.0f}"]
-    if "kernel_share" not in row:
-        return [*label, *cost, "", "", "", f"update {row['update_seconds'] * 1e3:,.1f} ms"]
-    copies = f"{row['copies_to_device']:,} ({row['bytes_to_device'] / 1e6:,.1f} MB)"
-    return [*label, *cost, copies, f"{row['kernel_share']:.0%}", f"{row['peak_memory_mib']:,.0f}", ""]
+def append(file: Path | None, row: Result) -> None:
+    """Adds a line to the file, if one was given."""
+    if file is not None:
+        with file.open("a") as out:
+            out.write(json.dumps(row, allow_nan=False) + "\n")
 
 
-COLUMNS = (
-    "what", "policy", "precision", "mode", "parameters, M", "ms", "samples/s", "copies to device", "in kernels",
-    "peak MiB", "",
-)  # fmt: skip
-
-
-def show(found: list[dict[str, Any]]) -> None:
-    """Prints the table, with rich where it is installed."""
-    lines = [cells(row) for row in found]
-    if importlib.util.find_spec("rich") is None:
-        widths = [max(len(line[column]) for line in [COLUMNS, *lines]) for column in range(len(COLUMNS))]
-        for line in [COLUMNS, *lines]:
-            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*COLUMNS)
-    for line in lines:
-        table.add_row(*line)
-    Console(width=170, highlight=False).print(table)
+def progress(row: Result) -> str:
+    """A row in one line, as soon as it is measured."""
+    label = " ".join(row[key] for key in ("part", "name", "precision", "mode") if key in row)
+    figure = f"{row['per_second']:,.0f}/s" if "per_second" in row else ""
+    return f"{label}: {tables.reason(row) or figure or 'measured'} ({row['took']:.1f} s)"
 
 
 def main() -> None:
-    """Measures row by row, prints the table, and writes the JSON after each row."""
+    """Measures row by row, then prints the tables and the goals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="small sizes on the CPU")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements there")
-    parser.add_argument("--budget", type=float, default=480.0, metavar="SECONDS", help="after which no row is begun")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the machine and each row there, a line each")
+    parser.add_argument("--budget", type=float, default=440.0, metavar="SECONDS", help="after which no row is begun")
+    parser.add_argument("--show", type=Path, metavar="FILE", help="print the tables of this file, and measure nothing")
+    parser.add_argument("--markdown", action="store_true", help="print the tables as Markdown")
     options = parser.parse_args()
-    if not options.small and not torch.cuda.is_available():
-        sys.exit("torch finds no GPU here; --small rehearses on the CPU.")
-    device, sizes = ("cpu", SMALL) if options.small else ("cuda", FULL)
-    torch.set_num_threads(THREADS)
-    described = machine.describe(*PACKAGES) | {"gpu": None if options.small else torch.cuda.get_device_name()}
-    policies = {update.name: dict(update.subject.policy) for update in sizes.updates}
-    result: dict[str, Any] = {"machine": described, "policies": policies, "rows": []}
-    print(machine.sentence(described), flush=True)
-    until = time.monotonic() + options.budget
-    for row in rows(sizes, device):
-        print(" ".join(row.label.values()), end=": ", flush=True)
-        result["rows"].append(measured(row, until))
-        last = result["rows"][-1]
-        print(last.get("skipped") or last.get("failed") or f"{last['seconds'] * 1e3:,.2f} ms", flush=True)
-        machine.write(options.json, result)
-    show(result["rows"])
-    if any("failed" in row for row in result["rows"]):
+    if options.show:
+        first, *rows = map(json.loads, options.show.read_text().splitlines())
+        print(machine.sentence(first["machine"]))
+    else:
+        if options.json is not None:
+            options.json.unlink(missing_ok=True)
+        rows = measure_all(options)
+    tables.show(rows, options.markdown)
+    print(f"measured in {sum(row['took'] for row in rows):.0f} s")
+    if any("failed" in row or "unprofiled" in row for row in rows):
         sys.exit(1)
 
 

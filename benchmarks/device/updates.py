@@ -2,110 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+import yaml
+from numpy.typing import NDArray
 
+from benchmarks import machine
+from benchmarks.device.plan import Skipped, Update
+from rlpipe.config.fields import options
 from rlpipe.config.loading import load_config
-from rlpipe.config.schema import Config
-from rlpipe.learning.off_policy import OffPolicyLearner
-from rlpipe.learning.on_policy import Learner, join
+from rlpipe.config.schema import LearnerConfig
+from rlpipe.learning.base import learner_class
+from rlpipe.metrics import MetricWindow
+from rlpipe.metrics import catalogue as m
 from rlpipe.policies.base import Policy, build_policy
 from rlpipe.trajectory import LeafSpec, SpaceSpec
 from rlpipe.trajectory.batch import TrajectoryBatch
+from rlpipe.trajectory.fingerprint import FIRST_ITERATIONS
 from rlpipe.trajectory.synthetic import synthetic_batch, synthetic_observations
 from rlpipe.trajectory.tree import tensors
 
 STEPS, OBSERVED, ACTIONS = 64, 42, 8
 ARM_ACTIONS = 4  # of PickCube-v1 with pd_ee_delta_pos
-EPOCHS, MINIBATCHES = 4, 8
-BOUNDS = np.ones(ACTIONS, dtype=np.float32)
-SPEC = SpaceSpec(OBSERVED, ACTIONS, None, -BOUNDS, BOUNDS)
+ARM_ENVS = 4
+RATE = 2.0**-12
+"""Learning rate, whose float32 is exact: a graph reads it from a tensor, and shall take the same steps."""
+FRESH = ("ppo", "grpo")
+"""Algorithms that learn from each fragment once."""
+CONFIGS = {"rlpd": "sparse_pick_cube", "sac": "sparse_pick_cube", "behaviour_cloning": "chunk_pick_cube"}
+"""Configuration of rlpipe whose networks, batches and demonstrations an algorithm is measured with."""
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A policy to measure, and what it observes.
+def spec_of(update: Update) -> SpaceSpec:
+    """Spaces of the simulator that an update has learnt from."""
+    bounds = np.ones(ARM_ACTIONS if update.algorithm in CONFIGS else ACTIONS, dtype=np.float32)
+    if update.pixels:
+        image = LeafSpec((update.pixels, update.pixels, 3), "uint8")
+        return SpaceSpec.of_tree({"camera": image}, len(bounds), None, -bounds, bounds)
+    return SpaceSpec(OBSERVED, len(bounds), None, -bounds, bounds)
+
+
+def environments(update: Update) -> int:
+    """Number of environments whose fragments an update learns from."""
+    counts = {"ppo": update.count // STEPS, "grpo": update.count}
+    return counts.get(update.algorithm, ARM_ENVS)
+
+
+def settings(update: Update, device: str, mode: str) -> list[str]:
+    """Overrides that choose the hardware, the precision and the use of CUDA graphs.
+
+    Raises:
+        Skipped: this version of rlpipe lacks what is asked for.
+    """
+    offered = options(LearnerConfig)
+    if update.precision not in offered["precision"].choices:
+        raise Skipped(f"this rlpipe has no learner.precision={update.precision}")
+    if mode == "graphs" and "graphs" not in offered:
+        raise Skipped("this rlpipe has no learner.graphs")
+    return [
+        f"learner.device={device}",
+        f"learner.precision={update.precision}",
+        f"learner.lr={RATE}",
+        f"learner.num_threads={update.threads if device == 'cpu' else 1}",
+        *([f"learner.graphs={str(mode == 'graphs').lower()}"] if "graphs" in offered and device == "cuda" else []),
+        *update.overrides,
+    ]
+
+
+def plan_of(update: Update, device: str, mode: str = "eager") -> Any:
+    """Configuration of an update.
+
+    Raises:
+        Skipped: as for ``settings``.
+    """
+    overrides = settings(update, device, mode)
+    if update.algorithm in ("rlpd", "sac"):
+        ratio = update.count / (STEPS * ARM_ENVS)
+        overrides += [f"algorithm.update_to_data={ratio}", "algorithm.learning_starts=1"]
+        overrides += ["algorithm.name=sac", "demos=null"] * (update.algorithm == "sac")
+    if update.algorithm in CONFIGS:
+        tree = yaml.safe_load((machine.ROOT / f"configs/{CONFIGS[update.algorithm]}.yaml").read_text())
+        tree["env"] = {
+            "train": {"name": "scripted", "total_num_envs": environments(update)}
+        }  # its own needs a simulator
+        tree["demos"] = str(machine.ROOT / tree["demos"])
+        return load_config(tree, overrides)
+    algorithm = {"update_epochs": update.epochs, "num_minibatches": update.minibatches}
+    tree = {
+        "env": {"train": {"name": "scripted", "total_num_envs": environments(update)}},
+        "policy": dict(update.policy),
+        "algorithm": {"name": update.algorithm, **algorithm},
+        "rollout": {"horizon": STEPS},
+    }
+    return load_config(tree, overrides)
+
+
+class Work:
+    """A learner that updates from the same batch each time it is called.
 
     Attributes:
-        policy: section of a configuration.
-        spec: spaces.
+        gradient_steps: of the latest update.
     """
 
-    policy: Mapping[str, Any]
-    spec: SpaceSpec = SPEC
+    def __init__(self, update: Update, device: str, mode: str) -> None:
+        """Makes the learner of a run with this configuration.
+
+        Raises:
+            Skipped: this version of rlpipe lacks what is asked for.
+        """
+        config, spec = plan_of(update, device, mode), spec_of(update)
+        self._learner = learner_class(config)(config.schedule, spec)
+        self._batches: list[TrajectoryBatch] = []
+        if update.algorithm != "behaviour_cloning":
+            grouped = {"group_size": config.algorithm.group_size} if update.algorithm == "grpo" else {}
+            chunk_size = config.policy.chunk_size
+            self._batches = [synthetic_batch(spec, STEPS, environments(update), chunk_size=chunk_size, **grouped)]
+        self._iteration = FIRST_ITERATIONS  # earlier ones hash the weights as well
+        self._samples = sum(int(batch.valid.sum()) for batch in self._batches) if update.algorithm in FRESH else 0
+        self.gradient_steps = 0
 
     @property
-    def chunk_size(self) -> int:
-        """Actions of a decision."""
-        return int(self.policy.get("chunk_size", 1))
+    def count(self) -> int:
+        """Samples of the latest update of an on-policy algorithm, gradient steps of another."""
+        return self._samples or self.gradient_steps
 
-    def build(self, config: Config) -> Policy:
-        """Makes the policy, with random weights, on the CPU."""
-        return build_policy(config, self.spec)
+    @property
+    def parameters(self) -> int:
+        """Number of parameters of the policy, actor and critic together."""
+        return count_parameters(self._learner._policy)
 
+    def __call__(self) -> None:
+        """Takes one update, from batches on the host to new weights on the host."""
+        self._iteration += 1
+        _, window = self._learner.update(0, self._iteration, *self._batches)
+        self.gradient_steps = steps_of(window)
 
-def perceptron(*hidden: int) -> Subject:
-    """A policy of state, with so many units in each hidden layer of actor and of critic."""
-    return Subject({"name": "mlp", "hidden_sizes": list(hidden)})
-
-
-def of_camera(pixels: int, encoder: Mapping[str, Any]) -> Subject:
-    """A policy that sees one camera, and nothing else."""
-    policy = {"name": "mlp", "hidden_sizes": [256], "encoders": {"camera": dict(encoder)}}
-    image = LeafSpec((pixels, pixels, 3), "uint8")
-    return Subject(policy, SpaceSpec.of_tree({"camera": image}, ACTIONS, None, -BOUNDS, BOUNDS))
-
-
-def of_tokens(chunk_size: int, hidden: Sequence[int], **decoder: Any) -> Subject:
-    """A policy of state whose decisions are tokens, eight for each action of a chunk."""
-    return Subject({"name": "tokens", "chunk_size": chunk_size, "hidden_sizes": list(hidden), **decoder})
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Everything that a later process continues from, but for the replay buffer: weights, targets, moments."""
+        return {name: array for name, array in self._learner.state().items() if not name.startswith("replay/")}
 
 
-def random_batch(envs: int, subject: Subject) -> TrajectoryBatch:
-    """Fragment of random numbers in which one decision in a hundred ends an episode."""
-    return synthetic_batch(subject.spec, STEPS, envs, chunk_size=subject.chunk_size)
-
-
-def configuration(
-    subject: Subject, samples: int, device: str, precision: str, compiled: bool, num_threads: int | str = "auto"
-) -> Config:
-    """Configuration of PPO whose learning rate is 0, so that all updates are alike."""
-    return load_config(
-        {
-            "env": {"train": {"name": "scripted", "total_num_envs": samples // STEPS}},
-            "policy": dict(subject.policy),
-            "algorithm": {"name": "ppo", "update_epochs": EPOCHS, "num_minibatches": MINIBATCHES},
-            "learner": {
-                "device": device,
-                "lr": 0.0,
-                "precision": precision,
-                "compile": compiled,
-                "num_threads": num_threads,
-            },
-            "rollout": {"horizon": STEPS},
-        }
-    )
-
-
-def make_learner(config: Config, subject: Subject) -> Learner:
-    """The learner of a run with this configuration."""
-    return Learner(config.schedule, subject.spec)
-
-
-def make_rlpd(steps: int, *overrides: str) -> tuple[OffPolicyLearner, TrajectoryBatch]:
-    """The learner of configs/sparse_pick_cube.yaml with its demonstrations, and a fragment of 256 random steps.
-
-    An update takes so many gradient steps.
-    """
-    arm = np.ones(ARM_ACTIONS, dtype=np.float32)
-    batch = random_batch(4, subject := Subject({}, SpaceSpec(OBSERVED, ARM_ACTIONS, None, -arm, arm)))
-    ratio = f"algorithm.update_to_data={steps / batch.rewards.size}"
-    config = load_config("sparse_pick_cube", [ratio, "algorithm.learning_starts=1", *overrides])
-    return OffPolicyLearner(config.schedule, subject.spec), batch
+def steps_of(window: MetricWindow) -> int:
+    """Number of gradient steps of an update, those included that were skipped."""
+    counted = window.read([m.NUM_UPDATES, m.NONFINITE_STEPS])
+    return round(sum(counted.values()))
 
 
 def count_parameters(policy: Policy) -> int:
@@ -113,12 +156,12 @@ def count_parameters(policy: Policy) -> int:
     return sum(parameter.numel() for parameter in policy.parameters())
 
 
-def acting(subject: Subject, rows: int, device: str) -> tuple[Callable[[], Any], Policy]:
+def acting(update: Update, rows: int, device: str) -> tuple[Callable[[], Any], Policy]:
     """Actions for observations that come from the host and return to it, as on an inference server; and the policy."""
-    config = configuration(subject, STEPS, device, "float32", compiled=False)
-    policy = subject.build(config).to(device)
+    spec = spec_of(update)
+    policy = build_policy(plan_of(update, device), spec).to(device)
     draw = np.random.default_rng(0)
-    observations = tensors(synthetic_observations(subject.spec, draw, rows))
+    observations = tensors(synthetic_observations(spec, draw, rows))
     noise = torch.from_numpy(policy.noise(draw, rows))
 
     def act() -> Any:
@@ -126,51 +169,3 @@ def acting(subject: Subject, rows: int, device: str) -> tuple[Callable[[], Any],
             return policy.act(observations.to(device), noise.to(device))[0].cpu()
 
     return act, policy
-
-
-def minibatch_step(config: Config, subject: Subject, device: str, *, capturable: bool) -> tuple[Callable[[], Any], int]:
-    """One optimiser step on one minibatch that stays on the device: loss, gradients, their norm, Adam.
-
-    Args:
-        config: from ``configuration``
-        subject: what it was made for
-        device: of the policy and the minibatch
-        capturable: True if a CUDA graph shall record the step
-    Returns:
-        The step, and the number of samples in its minibatch.
-    """
-    policy = subject.build(config).to(device)
-    algorithm: Any = config.algorithm_class(config.algorithm)
-    algorithm.begin(None)
-    batch = random_batch(config.env.train.total_num_envs, subject)
-    with torch.no_grad():
-        samples, _ = algorithm.prepare(join([batch], torch.device(device), 0), policy)
-    minibatch = samples.select(slice(0, len(samples) // MINIBATCHES))
-    loss = torch.compile(algorithm.loss) if config.learner.compile else algorithm.loss
-    parameters = list(policy.parameters())
-    optimizer = torch.optim.Adam(parameters, lr=0.0, fused=True, capturable=capturable)
-    enabled = config.learner.precision == "bfloat16"
-
-    def step() -> None:
-        with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=enabled):
-            total = loss(policy, minibatch).each.mean()
-        optimizer.zero_grad(set_to_none=True)
-        total.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 0.5)
-        optimizer.step()
-
-    return step, len(minibatch)
-
-
-def as_graph(step: Callable[[], Any]) -> Callable[[], Any]:
-    """Records a step as a CUDA graph. Returns its replay, which launches all of its kernels at once."""
-    warm_up = torch.cuda.Stream()
-    warm_up.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(warm_up):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(warm_up)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay

@@ -6,18 +6,19 @@ import json
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import gpu
-from benchmarks.device import updates
 from tests.helpers.commands import command
 
-COST = {"seconds", "samples_per_second", "copies_to_device", "bytes_to_device", "kernel_share", "peak_memory_mib"}
-LABEL = {"group", "name", "precision", "mode"}
+COST = {"seconds", "count", "per_second", "parameters", "gradient_steps", "peak_mib", "kernel_share"}
+UPDATES = [
+    "RLPD, 4 steps", "PPO, 0.3 M, 256 samples", "GRPO, 0.3 M, 8 episodes", "SAC, 4 steps", "cloning, one epoch",
+    "PPO, camera, 64 samples", "PPO, tokens, 64 samples",
+]  # fmt: skip
 
 pytestmark = [pytest.mark.ray, pytest.mark.extras]
 
@@ -31,64 +32,66 @@ def in_this_process(program, **_):
 
 @pytest.fixture(scope="module")
 def rows(ray_cluster, tmp_path_factory):
-    """Rows of a rehearsal with one pass over two minibatches, because profiling takes most of the time."""
-    file = tmp_path_factory.mktemp("benchmark") / "gpu.json"
+    file = tmp_path_factory.mktemp("benchmark") / "gpu.jsonl"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gpu, "gc", SimpleNamespace(collect=lambda: None))  # long in a process of many tests
         patch.setattr(gpu, "subprocess", SimpleNamespace(run=in_this_process))
-        patch.setattr(updates, "EPOCHS", 1)
-        patch.setattr(updates, "MINIBATCHES", 2)
-        patch.setattr(gpu, "SMALL", replace(gpu.SMALL, gradient_steps=2, repeats=1, iterations=4))
         patch.setattr(sys, "argv", ["gpu.py", "--small", "--budget", "100_000", "--json", str(file)])
         gpu.main()  # exits if a row failed
-    return json.loads(file.read_text())["rows"]
+    _, *lines = map(json.loads, file.read_text().splitlines())
+    return lines
+
+
+def measured(rows, part):
+    return [row for row in rows if row["part"] == part and "skipped" not in row]
 
 
 def test_the_script_says_how_it_is_called():
-    asked = [sys.executable, str(Path(gpu.__file__)), "--help"]
-    told = subprocess.run(asked, capture_output=True, text=True, timeout=600, check=True).stdout
-    assert "--small" in told
+    program = [sys.executable, str(Path(gpu.__file__)), "--help"]
+    printed = subprocess.run(program, capture_output=True, text=True, timeout=600, check=True).stdout
+    assert "--small" in printed
 
 
-def test_every_kind_of_row_is_there_in_both_precisions(rows):
-    found = {(row["group"], row["name"], row["precision"]) for row in rows}
-    expected = {
-        (group, name, precision)
-        for precision in ("float32", "bfloat16")
-        for group, name in (
-            ("update", "0.3 M, 512 samples"),
-            ("update", "0.3 M, 256 samples"),
-            ("update", "camera, 64 samples"),
-            ("update", "tokens, 64 samples"),
-            ("minibatch", "0.3 M, 256 samples"),
-            ("minibatch", "0.3 M, 128 samples"),
-        )
-    }
-    once = {("run", "scripted simulators"), ("steps", "RLPD, 2 steps")}
-    once |= {("act", f"{policy}, 4 rows") for policy in ("0.3 M", "camera", "tokens")}
-    assert found == expected | {(*each, "float32") for each in once}
+def test_every_learner_is_measured_on_the_cpu(rows):
+    names = [row["name"] for row in measured(rows, "update") if (row["mode"], row["precision"]) == ("cpu", "float32")]
+    assert names == UPDATES
 
 
-def test_only_the_graphs_are_skipped_without_a_gpu(rows):
-    assert {(row["mode"], row["skipped"]) for row in rows if "skipped" in row} == {("graph", "CUDA graphs need a GPU")}
-    assert {row["mode"] for row in rows if "skipped" not in row} == {"eager"}
+def test_every_update_has_a_row_with_graphs_which_need_a_gpu(rows):
+    graphs = [row for row in rows if row.get("mode") == "graphs"]
+    assert {row["name"] for row in graphs} == set(UPDATES)
+    assert {row["skipped"] for row in graphs} == {"CUDA graphs need a GPU"}
+
+
+def test_only_graphs_and_what_this_version_lacks_are_skipped(rows):
+    reasons = {row["skipped"] for row in rows if "skipped" in row}
+    assert reasons <= {"CUDA graphs need a GPU", "this rlpipe has no learner.precision=tf32"}
 
 
 def test_every_measured_number_is_finite_and_sensible(rows):
-    for row in rows:
-        if "skipped" in row:
-            continue
-        numbers = {name: value for name, value in row.items() if name not in LABEL}
-        assert all(math.isfinite(value) for value in numbers.values()), row
-        assert numbers["seconds"] > 0, row
-        if row["group"] == "run":
-            assert 0 < numbers["update_seconds"] < numbers["seconds"], row
-            continue
-        assert set(numbers) >= COST, row
-        assert numbers["samples_per_second"] == pytest.approx(numbers["samples"] / numbers["seconds"]), row
-        assert 0 < numbers["kernel_share"] <= 1, row
+    for row in measured(rows, "update"):
+        assert set(row) >= COST, row
+        assert all(math.isfinite(row[name]) and row[name] > 0 for name in COST), row
+        assert row["per_second"] == pytest.approx(row["count"] / row["seconds"]), row
+        assert row["kernel_share"] <= 1, row
 
 
 def test_the_small_policy_has_about_300_000_parameters(rows):
-    counts = {row["name"].split(",")[0]: row["parameters"] for row in rows if row["group"] == "update"}
-    assert 280_000 < counts["0.3 M"] < 320_000
+    counts = {row["name"]: row["parameters"] for row in measured(rows, "update")}
+    assert 280_000 < counts["PPO, 0.3 M, 256 samples"] < 320_000
+
+
+def test_reads_are_counted_for_three_learners(rows):
+    counted = {row["name"]: row for row in measured(rows, "reads")}
+    assert set(counted) == {"PPO, 0.3 M, 256 samples", "RLPD, 4 steps", "cloning, one epoch"}
+    assert all(row["reads"] == sum(row["places"].values()) for row in counted.values())
+
+
+def test_a_run_learns_for_part_of_each_iteration(rows):
+    (run,) = measured(rows, "run")
+    assert 0 < run["update_seconds"] < run["seconds"]
+
+
+def test_the_floor_and_acting_take_time(rows):
+    (host,) = measured(rows, "floor")
+    assert all(host[name] > 0 for name in ("add", "item", "pageable copy", "mask"))
+    assert [row["name"] for row in measured(rows, "act")] == ["PPO, 0.3 M", "PPO, camera", "PPO, tokens"]
