@@ -26,7 +26,6 @@ from rich.table import Table
 import rlpipe.trajectory  # of the source tree that PYTHONPATH names, before this one comes first
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-rlpipe.trajectory.__path__.append(f"{sys.path[0]}/rlpipe/trajectory")  # random fragments, which an older tree lacks
 from benchmarks import machine
 from benchmarks.device import plan
 
@@ -35,6 +34,7 @@ UPDATES, STEPS = 5, 32
 
 def measure(threads: int) -> None:
     """Prints the milliseconds of CPU time of a gradient step of each learner, the best of several updates, as JSON."""
+    rlpipe.trajectory.__path__.append(str(machine.ROOT / "rlpipe/trajectory"))  # an older tree lacks random fragments
     from benchmarks.device.updates import Work
 
     spent = {}

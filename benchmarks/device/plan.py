@@ -143,9 +143,9 @@ def full() -> Plan:
 
 def small() -> Plan:
     """The plan for a rehearsal on the CPU."""
-    quick: dict[str, Any] = {"threads": 1, "repeats": 1, "epochs": 1, "minibatches": 2}
+    quick: dict[str, Any] = {"threads": 1, "repeats": 2, "epochs": 1, "minibatches": 2}
     few = Update("PPO, 0.3 M", "ppo", 256, SMALL_POLICY, goals={"gain": 4.0, "kernel_share": 0.6}, **quick)
-    rlpd = Update("RLPD", "rlpd", 4, goals={"per_second": 1000.0}, **quick)
+    rlpd = Update("RLPD", "rlpd", 8, goals={"per_second": 1000.0}, **quick)
     cloning = Update(
         "cloning", "behaviour_cloning", overrides=("policy.hidden_sizes=[32]", "num_demos=10"), **quick
     )  # fmt: skip
@@ -156,7 +156,7 @@ def small() -> Plan:
             rlpd,
             few,
             Update("GRPO, 0.3 M", "grpo", 8, SMALL_POLICY, **quick),
-            Update("SAC", "sac", 4, **quick),
+            Update("SAC", "sac", 8, **quick),
             cloning,
         ],
         reads=[few, rlpd, cloning],

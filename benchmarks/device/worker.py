@@ -44,8 +44,9 @@ def _release() -> None:
     gc.collect()
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_float32_matmul_precision("highest")
-        torch.compiler.reset()
         torch.cuda.empty_cache()
+    if "torch._inductor" in sys.modules:
+        sys.modules["torch"].compiler.reset()
 
 
 class Worker:

@@ -16,7 +16,7 @@ from tests.helpers.commands import command
 
 COST = {"seconds", "count", "per_second", "parameters", "gradient_steps", "peak_mib", "kernel_share"}
 UPDATES = [
-    "RLPD, 4 steps", "PPO, 0.3 M, 256 samples", "GRPO, 0.3 M, 8 episodes", "SAC, 4 steps", "cloning, one epoch",
+    "RLPD, 8 steps", "PPO, 0.3 M, 256 samples", "GRPO, 0.3 M, 8 episodes", "SAC, 8 steps", "cloning, one epoch",
     "PPO, camera, 64 samples", "PPO, tokens, 64 samples",
 ]  # fmt: skip
 
@@ -82,7 +82,7 @@ def test_the_small_policy_has_about_300_000_parameters(rows):
 
 def test_reads_are_counted_for_three_learners(rows):
     counted = {row["name"]: row for row in measured(rows, "reads")}
-    assert set(counted) == {"PPO, 0.3 M, 256 samples", "RLPD, 4 steps", "cloning, one epoch"}
+    assert set(counted) == {"PPO, 0.3 M, 256 samples", "RLPD, 8 steps", "cloning, one epoch"}
     assert all(row["reads"] == sum(row["places"].values()) for row in counted.values())
 
 
