@@ -106,11 +106,12 @@ def differences(first: State, second: State) -> dict[str, Any]:
     Returns:
         ``equal``: True if every array has the same bits, and ``largest_difference`` of two weights of the policy.
     """
-    same = first.keys() == second.keys() and all(first[name].tobytes() == second[name].tobytes() for name in first)
+    if first.keys() == second.keys() and all(first[name].tobytes() == second[name].tobytes() for name in first):
+        return {"equal": True, "largest_difference": 0.0}
     shared = [name for name in first if name.startswith("policy/") and name in second]
     gaps = (np.abs(first[name].astype(np.float64) - second[name].astype(np.float64)) for name in shared)
     largest = max((float(gap.max(initial=0.0)) for gap in gaps), default=0.0)
-    return {"equal": same, "largest_difference": largest if np.isfinite(largest) else np.finfo(np.float32).max.item()}
+    return {"equal": False, "largest_difference": largest if np.isfinite(largest) else np.finfo(np.float32).max.item()}
 
 
 def profile_update(update: Update, device: str, mode: str, seconds: float) -> dict[str, float]:

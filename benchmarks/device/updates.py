@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import yaml
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from benchmarks import machine
 from benchmarks.device.plan import Skipped, Update
@@ -100,6 +103,15 @@ def plan_of(update: Update, device: str, mode: str = "eager") -> Any:
     return load_config(tree, overrides)
 
 
+def _normal(weight: Tensor, gain: float = 1.0) -> Tensor:
+    return nn.init.normal_(weight, std=gain / max(weight.shape) ** 0.5)
+
+
+def quick_weights() -> AbstractContextManager[Any]:
+    """Draws first weights of the size of orthogonal ones, which take minutes for a hundred million parameters."""
+    return patch.object(nn.init, "orthogonal_", _normal)
+
+
 class Work:
     """A learner that updates from the same batch each time it is called.
 
@@ -114,7 +126,8 @@ class Work:
             Skipped: this version of rlpipe lacks what is asked for.
         """
         config, spec = plan_of(update, device, mode), spec_of(update)
-        self._learner = learner_class(config)(config.schedule, spec)
+        with quick_weights():
+            self._learner = learner_class(config)(config.schedule, spec)
         self._batches: list[TrajectoryBatch] = []
         if update.algorithm != "behaviour_cloning":
             grouped = {"group_size": config.algorithm.group_size} if update.algorithm == "grpo" else {}
@@ -159,7 +172,8 @@ def count_parameters(policy: Policy) -> int:
 def acting(update: Update, rows: int, device: str) -> tuple[Callable[[], Any], Policy]:
     """Actions for observations that come from the host and return to it, as on an inference server; and the policy."""
     spec = spec_of(update)
-    policy = build_policy(plan_of(update, device), spec).to(device)
+    with quick_weights():
+        policy = build_policy(plan_of(update, device), spec).to(device)
     draw = np.random.default_rng(0)
     observations = tensors(synthetic_observations(spec, draw, rows))
     noise = torch.from_numpy(policy.noise(draw, rows))
