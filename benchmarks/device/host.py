@@ -123,7 +123,10 @@ class _ReadsOnCPU(TorchDispatchMode):
 
 @contextmanager
 def counted_reads(device: str) -> Iterator[Counter[str]]:
-    """Counts, by place in rlpipe, how often the host waits for the device. Copies are only seen on a GPU."""
+    """Counts, by place in rlpipe, how often the host waits for the device.
+
+    On a CPU, copies between host and device do not exist, and reads of what would stay on the host count, too.
+    """
     places: Counter[str] = Counter()
     if device == "cpu":
         with _ReadsOnCPU(places):
