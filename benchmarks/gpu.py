@@ -105,14 +105,14 @@ class Bench:
             yield from self._updates(update)
         for update in sizes.reads:
             for mode in ("graphs", "eager") if device == "cuda" else ("cpu",):
-                yield Row("reads", update.name, self._with(update, mode, host.count_reads), update.precision, mode)
+                yield Row("reads", update.name, self._with(update, mode, self._reads), update.precision, mode)
         for name, floor in (("host", host.measure_floor), ("CUDA graph", host.measure_graph_floor)):
             yield Row("floor", name, lambda limit, floor=floor: self._timing.call(floor, device, calls, timeout=limit))
         for update in sizes.others:
             yield from self._updates(update)
         yield Row("run", "scripted", lambda limit: measure_run(device, sizes.iterations, limit))
         for update in sizes.acting:
-            yield Row("act", update.title, self._act(update))
+            yield Row("act", update.title, self._with(update, "eager", self._act))
         for update in sizes.compiled:
             yield from self._updates(update)
 
@@ -126,18 +126,21 @@ class Bench:
             )  # fmt: skip
 
     def _with(self, update: Update, mode: str, function: Callable[..., Result]) -> Callable[[float], Result]:
-        """Calls a function on an update in a mode, if they are possible here."""
+        """Calls a method on an update, a device and a mode, if they are possible here."""
 
         def measure(limit: float) -> Result:
             require("update", *(["demos"] if update.algorithm in ("rlpd", "behaviour_cloning") else []))
             if mode == "graphs" and self._device == "cpu":
                 raise Skipped("CUDA graphs need a GPU")
-            device = "cpu" if mode == "cpu" else self._device
-            if function == self._update:
-                return self._update(update, device, mode, limit)
-            return self._timing.call(function, update, device, mode, timeout=limit)
+            return function(update, "cpu" if mode == "cpu" else self._device, mode, limit)
 
         return measure
+
+    def _reads(self, update: Update, device: str, mode: str, limit: float) -> Result:
+        return self._timing.call(host.count_reads, update, device, mode, timeout=limit)
+
+    def _act(self, update: Update, device: str, _mode: str, limit: float) -> Result:
+        return self._timing.call(cost.measure_act, update, device, self._plan.rows, 20, timeout=limit)
 
     def _update(self, update: Update, device: str, mode: str, limit: float) -> Result:
         """Times an update, and then profiles it in the other process."""
@@ -152,13 +155,6 @@ class Bench:
             return measured | self._profiling.call(*what, timeout=limit)
         except RuntimeError as error:
             return measured | {"unprofiled": str(error)}
-
-    def _act(self, update: Update) -> Callable[[float], Result]:
-        def measure(limit: float) -> Result:
-            require("update")
-            return self._timing.call(cost.measure_act, update, self._device, self._plan.rows, 20, timeout=limit)
-
-        return measure
 
 
 def measure_run(device: str, iterations: int, limit: float) -> Result:

@@ -142,7 +142,10 @@ def _gpu_trace(step: Callable[[], Any], seconds: float) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiled.export_chrome_trace(str(file))
-        return summary(json.loads(file.read_text())["traceEvents"], seconds)
+        summed = summary(json.loads(file.read_text())["traceEvents"], seconds)
+    if not summed["kernels"]:
+        raise RuntimeError("the profiler saw no kernels; on some machines only an administrator may profile")
+    return summed
 
 
 def summary(events: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, float]:
