@@ -16,10 +16,11 @@ from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.on_device import OfUnits
+from rlpipe.metrics.on_device import Masked
 from rlpipe.policies.base import Policy
 from rlpipe.trajectory import Observations, SpaceSpec, Tree
 from rlpipe.trajectory.batch import TrajectoryBatch, evaluation_arguments
+from rlpipe.trajectory.rows import Trajectories
 from rlpipe.trajectory.sequences import Sequences
 
 
@@ -187,7 +188,7 @@ class OnPolicyConfig(AlgorithmConfig):
 
 Terms = Mapping[str, Tensor]
 """By name, values that an algorithm keeps for each decision it has learnt from."""
-Observed = Mapping[Metric, Tensor | float]
+Observed = Mapping[Metric, Tensor | Masked | float]
 """Raw values of metrics on the learner's device, or a configured number."""
 
 
@@ -205,6 +206,8 @@ class Samples:
         num_steps: [B] number of environment steps of each decision; None where each is one.
         old_units: [B, G] log-probabilities of the units of each decision before the update, in nats; None where the
             ratio is that of a whole decision.
+        trajectories: the same trajectories as in ``trajectory``, numbered without gaps; None if the learner shall
+            number them, for which it waits for the device.
     """
 
     observations: Observations
@@ -215,6 +218,7 @@ class Samples:
     position: Tensor
     num_steps: Tensor | None = field(default=None, kw_only=True)
     old_units: Tensor | None = field(default=None, kw_only=True)
+    trajectories: Trajectories | None = field(default=None, kw_only=True)
 
     @property
     def decisions(self) -> tuple[Any, ...]:
@@ -233,8 +237,9 @@ class Samples:
         return observations
 
     def select(self, index: Tensor | slice) -> Self:
-        """Returns the decisions at an index."""
+        """Returns the decisions at an index, without ``trajectories``, which only the whole has."""
         columns: dict[str, Any] = {column.name: getattr(self, column.name) for column in fields(self)}
+        columns["trajectories"] = None
         rows: dict[str, Any] = {name: None if each is None else each[index] for name, each in columns.items()}
         return type(self)(**rows)
 
@@ -345,7 +350,7 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
         """Computes the loss of a minibatch."""
 
     @abstractmethod
-    def measure(self, samples: SamplesT, index: Tensor, terms: Terms) -> Mapping[Metric, Tensor | OfUnits]:
+    def measure(self, samples: SamplesT, index: Tensor, terms: Terms) -> Mapping[Metric, Tensor | Masked]:
         """Measures a finished update, all minibatches at once. Runs without gradients.
 
         Args:

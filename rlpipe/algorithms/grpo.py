@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rlpipe.algorithms.base import Loss, Observed, Terms
@@ -20,7 +22,7 @@ from rlpipe.functional.aggregation import AGGREGATIONS, loss_weights
 from rlpipe.functional.groups import equal_groups, group_advantages, group_deviations
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.on_device import OfUnits
+from rlpipe.metrics.on_device import Masked
 from rlpipe.policies.base import Policy
 from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.tree import leaves_of
@@ -83,32 +85,33 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
 
     def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[GRPOSamples, Observed]:
         t, config = trajectories, self.config
-        self._check(t)
-        valid = t.valid
-        groups = torch.arange(valid.shape[1], device=valid.device) // config.group_size
+        valid, size = t.valid, config.group_size
         scores = torch.where(valid, t.rewards, 0.0).double().sum(0)
-        equal = equal_groups(scores, groups)
-        advantages = group_advantages(scores, groups).to(t.rewards.dtype).expand(valid.shape)
+        equal = equal_groups(scores, size)
+        filtered = self._check(t, equal)
+        advantages = group_advantages(scores, size).to(t.rewards.dtype).expand(valid.shape)
         ref_log_probs, ref_units = self._evaluate_reference(t)
         reference = ref_log_probs if ref_units is None else ref_units
-        learnt = valid & ~equal[groups] if config.filter_groups else valid
-        trajectory = t.numbers()[learnt]
+        learnt, among, numbered = t.listed.without(np.repeat(filtered, size))
         present, units = self._evaluate(t, policy)
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
+        weights = loss_weights(
+            numbered.index, config.loss_aggregation, total=self.learners.sum, num_trajectories=numbered.count
+        )
         samples = GRPOSamples(
-            t.decided[learnt[valid]], t.actions[learnt], old_log_probs[learnt[valid]], advantages[learnt],
-            trajectory, t.positions()[learnt],
-            loss_weights(trajectory, config.loss_aggregation, total=self.learners.sum).to(t.rewards.dtype),
-            ref_log_probs=None if reference is None else reference[learnt[valid]],
-            staleness=None if staleness is None else staleness[learnt[valid]],
-            num_steps=None if t.num_steps is None else t.num_steps[learnt],
-            old_units=None if units is None else units[learnt[valid]],
+            among.of(t.decided), learnt.of(t.actions), among.of(old_log_probs), learnt.of(advantages),
+            learnt.of(t.numbers()), learnt.of(t.positions()), weights.to(t.rewards.dtype),
+            ref_log_probs=None if reference is None else among.of(reference),
+            staleness=None if staleness is None else staleness.at(among),
+            num_steps=None if t.num_steps is None else learnt.of(t.num_steps),
+            old_units=None if units is None else among.of(units),
+            trajectories=numbered,
         )  # fmt: skip
         observed |= describe_batch(config, t, present, ref_log_probs)
         observed |= {
-            m.ADVANTAGES: advantages[valid],
+            m.ADVANTAGES: t.listed.valid.of(advantages),
             m.ADVANTAGES_NORM: samples.advantages,
-            m.GROUP_SCORE_STD: group_deviations(scores, groups),
+            m.GROUP_SCORE_STD: group_deviations(scores, size),
             m.FRAC_REWARD_ZERO_STD: equal,
         }
         if config.filter_groups:
@@ -117,14 +120,24 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
             observed[m.KL_COEF] = config.kl_beta
         return samples, observed
 
-    def _check(self, trajectories: TrajectoryBatch) -> None:
-        """Raises ConfigError unless all episodes have ended and the members of each group began in one state."""
+    def _check(self, trajectories: TrajectoryBatch, equal: Tensor) -> NDArray[np.bool_]:
+        """Checks that all episodes have ended, and that the members of each group began in one state.
+
+        Args:
+            trajectories: as in ``prepare``.
+            equal: [G] bool, True where all scores of a group are equal.
+        Returns:
+            [G] True for each group that ``filter_groups`` leaves out.
+        Raises:
+            ConfigError: one of them does not hold.
+        """
         t, size = trajectories, self.config.group_size
         steps, envs = t.valid.shape
         unended = (~(t.terminated | t.truncated).any(0)).sum()
         first = [leaf.view(envs // size, size, -1) for leaf in leaves_of(t.observations[0])]
         unlike = torch.stack([(leaf != leaf[:, :1]).flatten(1).any(1) for leaf in first]).any(0).sum()
-        running, differing = self.learners.sum(torch.stack([unended, unlike])).tolist()
+        counts = self.learners.sum(torch.stack([unended, unlike]))
+        running, differing, *alike = torch.cat([counts, equal]).tolist()  # one read for all that the host must know
         if running:
             raise ConfigError(
                 f"{running} of {t.environments} episodes did not end within rollout.horizon, which is {steps}; GRPO "
@@ -138,6 +151,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
                 "needs a simulator whose first state follows from the seed of the reset; env.train.vectorized=false "
                 "may help."
             )
+        return np.array(alike, bool) & self.config.filter_groups
 
     def loss(self, policy: Policy, samples: GRPOSamples) -> Loss:
         config = self.config
@@ -149,5 +163,5 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
         terms = {"loss": loss, "entropy": policy_terms.entropy, **policy_terms.terms}
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
-    def measure(self, samples: GRPOSamples, index: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:
+    def measure(self, samples: GRPOSamples, index: Tensor, terms: Terms) -> dict[Metric, Tensor | Masked]:
         return describe_update(self.config, samples, index, terms, samples.weights)

@@ -22,9 +22,10 @@ from rlpipe.functional.losses import clipped_value_loss
 from rlpipe.functional.reference import adaptive_kl_coef, kl_rewards
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.on_device import OfUnits
+from rlpipe.metrics.on_device import Masked
 from rlpipe.policies.base import Policy
 from rlpipe.trajectory.batch import TrajectoryBatch
+from rlpipe.trajectory.rows import Rows
 
 __all__ = ["PPO"]
 
@@ -116,7 +117,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
 
     def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[PPOSamples, Observed]:
         t, config = trajectories, self.config
-        valid = t.valid
+        valid = t.listed.valid
         ref_log_probs, ref_units = self._evaluate_reference(t)
         present, units = self._evaluate(t, policy)
         old_log_probs, staleness, observed = self._correct_staleness(t, present)
@@ -124,18 +125,21 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         penalties = None if ref_log_probs is None else self._penalties(t, ref_log_probs, observed)
         raw, values, estimated = self._advantages(t, policy, penalties)
         returns = raw + values
-        advantages = normalize(raw, estimated, total=self.learners.sum) if config.normalize_advantages else raw
+        advantages = raw
+        if config.normalize_advantages:
+            advantages = normalize(raw, estimated.index, total=self.learners.sum)
         samples = PPOSamples(
-            t.decided, t.actions[valid], old_log_probs, advantages[valid], t.numbers()[valid],
-            t.positions()[valid], returns[valid], values[valid], num_steps=t.valid_steps, old_units=units,
+            t.decided, valid.of(t.actions), old_log_probs, valid.of(advantages), valid.of(t.numbers()),
+            valid.of(t.positions()), valid.of(returns), valid.of(values), num_steps=t.valid_steps, old_units=units,
             ref_log_probs=ref_log_probs if ref_units is None else ref_units, staleness=staleness,
+            trajectories=t.listed.trajectories,
         )  # fmt: skip
         observed |= {
-            m.ADVANTAGES: raw[estimated],
-            m.ADVANTAGES_NORM: advantages[estimated],
-            m.RETURNS: returns[estimated],
-            m.VALUES: values[estimated],
-            m.VALUE_RESIDUALS: returns[estimated] - values[estimated],
+            m.ADVANTAGES: estimated.of(raw),
+            m.ADVANTAGES_NORM: estimated.of(advantages),
+            m.RETURNS: estimated.of(returns),
+            m.VALUES: estimated.of(values),
+            m.VALUE_RESIDUALS: estimated.of(returns) - estimated.of(values),
         }
         if config.value_clip is not None:
             observed[m.CLIP_RANGE_VF] = config.value_clip
@@ -143,7 +147,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
 
     def _advantages(
         self, trajectories: TrajectoryBatch, policy: Policy, penalties: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Rows]:
         """Estimates the advantage of each decision, or of each action with ``reward_level=action``.
 
         Args:
@@ -151,7 +155,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
             policy: the policy before the update.
             penalties: [T, N] rewards of decisions beside the simulator's; None for none.
         Returns:
-            [T, N] or [T, N, k] advantages and values, and bool, True where there is one.
+            [T, N] or [T, N, k] advantages and values, and the rows that have one.
         """
         t, config = trajectories, self.config
         steps, envs = t.valid.shape
@@ -171,7 +175,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
                 discount=config.discount if t.num_steps is None else config.discount**t.num_steps,
                 gae_lambda=config.gae_lambda,
             )
-            return raw, values, t.valid
+            return raw, values, t.listed.valid
         rewards = t.step_rewards.clone()
         if penalties is not None:
             rewards[..., 0] += penalties  # the decision is made before its first action
@@ -180,32 +184,33 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         raw = gae_of_actions(
             rewards, values, next_values, *ends, actions_taken, discount=config.discount, gae_lambda=config.gae_lambda
         )
-        return raw, values, actions_taken
+        assert t.listed.actions is not None
+        return raw, values, t.listed.actions
 
     def _penalties(
-        self, trajectories: TrajectoryBatch, ref_log_probs: Tensor, observed: dict[Metric, Tensor | float]
+        self, trajectories: TrajectoryBatch, ref_log_probs: Tensor, observed: dict[Metric, Tensor | Masked | float]
     ) -> Tensor:
         """[T, N] rewards for leaving the reference, negative where the policy prefers the action more than it does.
 
         Adds their metrics to ``observed``, and adapts the coefficient for the next iteration.
         """
         t, config = trajectories, self.config
-        everywhere = t.log_probs.clone()
-        everywhere[t.valid] = ref_log_probs
+        valid, numbered = t.listed.valid, t.listed.trajectories
+        everywhere = valid.onto(ref_log_probs, t.log_probs)
         penalties = kl_rewards(t.log_probs, everywhere, t.valid, kl_coef=self._kl_coef).to(t.rewards.dtype)
-        numbers, paid = t.numbers()[t.valid], penalties[t.valid]
-        totals = trajectory_sums(paid, numbers)
+        paid = valid.of(penalties)
+        totals = trajectory_sums(paid, numbered.index, numbered.count)
         observed |= {
             m.KL_COEF: self._kl_coef,
             m.NON_SCORE_REWARD: totals,
             m.NON_SCORE_REWARD_STEP: paid,
-            m.SHAPED_RETURN: totals + trajectory_sums(t.rewards[t.valid], numbers),
+            m.SHAPED_RETURN: totals + trajectory_sums(valid.of(t.rewards), numbered.index, numbered.count),
         }
         divergence = observed[m.KL_REF_EPISODE]
         assert isinstance(divergence, Tensor)
         if config.kl_control == "adaptive":
             total, count = self.learners.sum(
-                torch.stack([divergence.sum(), divergence.new_tensor(len(divergence))])
+                torch.stack([divergence.sum(), divergence.new_full((), len(divergence))])
             ).tolist()
             if math.isfinite(total) and count:
                 self._kl_coef = adaptive_kl_coef(
@@ -229,6 +234,6 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         terms = {"loss": loss, "entropy": policy_terms.entropy, "values": values, **policy_terms.terms}
         return Loss(loss, {name: term.detach() for name, term in terms.items()})
 
-    def measure(self, samples: PPOSamples, index: Tensor, terms: Terms) -> dict[Metric, Tensor | OfUnits]:
+    def measure(self, samples: PPOSamples, index: Tensor, terms: Terms) -> dict[Metric, Tensor | Masked]:
         observed = describe_update(self.config, samples, index, terms)
         return observed | describe_values(self.config.value_clip, samples, index, terms["values"])

@@ -90,7 +90,7 @@ def gae_of_actions(
     return advantages * were_taken
 
 
-def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8, total: Total = alone) -> Tensor:
+def normalize(advantages: Tensor, valid: Tensor | None, *, eps: float = 1e-8, total: Total = alone) -> Tensor:
     """Advantages with mean 0 and standard deviation 1 over the valid decisions, ``(A - mean) / (std + eps)``, where the
     standard deviation divides by n - 1.
 
@@ -99,13 +99,16 @@ def normalize(advantages: Tensor, valid: Tensor, *, eps: float = 1e-8, total: To
 
     Args:
         advantages: any shape.
-        valid: bool of the same shape; other positions do not influence the result.
+        valid: bool of the same shape, or int64 numbers of positions in the flattened shape, for which the host need
+            not wait for the device; None for all. Other positions do not influence the result.
         eps: added to the standard deviation.
         total: sums over all learners.
     """
     exact = advantages.double()  # in float32, the mean of equal numbers need not be that number
-    included = exact[valid]
-    count, first = total(torch.stack([exact.new_tensor(len(included)), included.sum()]))
+    included = (
+        exact.flatten() if valid is None else exact[valid] if valid.dtype == torch.bool else exact.flatten()[valid]
+    )
+    count, first = total(torch.stack([exact.new_full((), len(included)), included.sum()]))
     mean = first / count
     deviation = (total((included - mean).square().sum()) / (count - 1.0)).sqrt()
     return torch.where(count < 2, exact, (exact - mean) / (deviation + eps)).to(advantages.dtype)

@@ -17,18 +17,23 @@ def alone(values: Tensor) -> Tensor:
     return values
 
 
-def trajectory_sums(values: Tensor, trajectory: Tensor) -> Tensor:
+def trajectory_sums(values: Tensor, trajectory: Tensor, count: int | None = None) -> Tensor:
     """[J] sums over the decisions of each trajectory, ordered by its number, in float64.
 
     Args:
         values: [B].
         trajectory: [B] integer, number of each decision's trajectory.
+        count: J, if the numbers are 0 to J - 1; None if they may have gaps, so that the host waits for the device.
     """
-    _, index, counts = torch.unique(trajectory, return_inverse=True, return_counts=True)
-    return torch.zeros(len(counts), dtype=torch.float64, device=values.device).index_add_(0, index, values.double())
+    if count is None:
+        present, trajectory = torch.unique(trajectory, return_inverse=True)
+        count = len(present)
+    return torch.zeros(count, dtype=torch.float64, device=values.device).index_add_(0, trajectory, values.double())
 
 
-def loss_weights(trajectory: Tensor, aggregation: str, *, total: Total = alone) -> Tensor:
+def loss_weights(
+    trajectory: Tensor, aggregation: str, *, total: Total = alone, num_trajectories: int | None = None
+) -> Tensor:
     """[B] weight ``w_i`` of each decision in the loss ``mean_i w_i l_i``; their mean is 1.
 
     ``decision`` weighs all decisions alike (Yu et al. 2025, arXiv:2503.14476, equation 12). ``trajectory`` weighs all J
@@ -42,6 +47,7 @@ def loss_weights(trajectory: Tensor, aggregation: str, *, total: Total = alone) 
         trajectory: [B] integer, number of each decision's trajectory.
         aggregation: one of ``AGGREGATIONS``.
         total: sums over all learners; every trajectory is whole on one of them.
+        num_trajectories: J of this learner, if the numbers are 0 to J - 1; None if they may have gaps.
     Returns:
         [B] float64.
     """
@@ -49,7 +55,11 @@ def loss_weights(trajectory: Tensor, aggregation: str, *, total: Total = alone) 
         raise ValueError(f"aggregation is {aggregation!r}; it must be one of {', '.join(AGGREGATIONS)}.")
     if aggregation == "decision":
         return torch.ones(len(trajectory), dtype=torch.float64, device=trajectory.device)
-    _, index, counts = torch.unique(trajectory, return_inverse=True, return_counts=True)
-    decisions, trajectories = total(counts.new_tensor([len(trajectory), len(counts)]))
-    weights: Tensor = decisions / (trajectories * counts[index].double())
+    if num_trajectories is None:
+        present, trajectory = torch.unique(trajectory, return_inverse=True)
+        num_trajectories = len(present)
+    counts = trajectory.new_zeros(num_trajectories).index_add_(0, trajectory, torch.ones_like(trajectory))
+    sizes = [counts.new_full((), size) for size in (len(trajectory), num_trajectories)]
+    decisions, trajectories = total(torch.stack(sizes))
+    weights: Tensor = decisions / (trajectories * counts[trajectory].double())
     return weights

@@ -300,7 +300,9 @@ class Learner(LearnerBase):
                 joined = {name: torch.cat([minibatch[name] for minibatch in terms]) for name in terms[0]}
                 values = self._algorithm.measure(samples, index, joined)
                 split = MinibatchSizes(own_sizes, sizes, minibatches.per_epoch)
-                measured.add_update(values, samples.trajectory[index], split)
+                numbered = samples.trajectories
+                trajectory = samples.trajectory if numbered is None else numbered.index
+                measured.add_update(values, trajectory[index], split, None if numbered is None else numbered.count)
         else:
             common.observe(m.NUM_UPDATES, 0)
             common.observe(m.NONFINITE_STEPS, 0)

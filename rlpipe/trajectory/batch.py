@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlpipe.trajectory.episode import Episode
+from rlpipe.trajectory.rows import Listed
 from rlpipe.trajectory.sequences import Sequences
 from rlpipe.trajectory.spaces import Observations
 from rlpipe.trajectory.tree import Tree, joined, mapped, tensors
@@ -64,6 +65,7 @@ class TrajectoryBatch:
             begins. None where nobody collected the fragment.
         environments: number of environments of all workers, or learners; 0 before fragments are joined.
         lags: [N] int64, updates between the weights that acted in each environment and the learner's; None before.
+        lists: lists of the valid decisions; None on the host.
     """
 
     observations: Observations = field(metadata=_TIME_FIRST)
@@ -85,6 +87,7 @@ class TrajectoryBatch:
     steps_before: Array | None = field(default=None, metadata=_ENVIRONMENTS_FIRST)
     environments: int = 0
     lags: Array = None
+    lists: Listed | None = None
 
     @classmethod
     def joined(
@@ -129,7 +132,22 @@ class TrajectoryBatch:
         moved = {
             name: tensors(value).to(device) for name, value in values.items() if isinstance(value, np.ndarray | Tree)
         }
-        return replace(self, **moved)
+        actions = None
+        if self.step_rewards is not None and self.num_steps is not None:
+            actions = self.valid[..., None] & (np.arange(self.step_rewards.shape[-1]) < self.num_steps[..., None])
+        lists = Listed.of_batch(self.valid, self.terminated | self.truncated, self.lags, actions, device)
+        return replace(self, **moved, lists=lists)
+
+    @property
+    def listed(self) -> Listed:
+        """Lists of the valid decisions, made when the batch was moved to a device.
+
+        Raises:
+            ValueError: it was not.
+        """
+        if self.lists is None:
+            raise ValueError("a batch lists its valid decisions when it is moved to a device: call its method to().")
+        return self.lists
 
     def trajectories(self) -> NDArray[np.int64]:
         """[N] number of trajectories in each environment: those that ended here, and the one that continues."""
@@ -157,15 +175,19 @@ class TrajectoryBatch:
     @property
     def valid_steps(self) -> Tensor | None:
         """[B] number of environment steps of each valid decision; None where each is one."""
-        return None if self.num_steps is None else self.num_steps[self.valid]
+        return None if self.num_steps is None else self.listed.valid.of(self.num_steps)
 
     @cached_property
     def decided(self) -> Observations:
         """[B, ...] observations of the valid decisions; in ``Sequences`` for a policy with a memory."""
-        observations = self.observations[:-1][self.valid]
-        if self.memories is None:
-            return observations
-        return self._in_sequences(observations, self.numbers()[self.valid], self._steps()[:-1][self.valid])
+        valid = self.listed.valid
+        observations = valid.of(self.observations[:-1])
+        if self.memories is not None:
+            return self._in_sequences(observations, valid.of(self.numbers()), valid.of(self._steps()[:-1]))
+        if valid.index is None and self.valid.device.type == "cpu":
+            # On a CPU the bits of a matrix product depend on where in memory its rows begin, and these are NumPy's.
+            return mapped(torch.clone, observations)
+        return observations
 
     @property
     def seen(self) -> Observations:
@@ -189,7 +211,7 @@ class TrajectoryBatch:
     @property
     def decisions(self) -> tuple[Any, ...]:
         """Arguments of ``Policy.evaluate_actions`` for the valid decisions."""
-        return evaluation_arguments(self.decided, self.actions[self.valid], self.valid_steps)
+        return evaluation_arguments(self.decided, self.listed.valid.of(self.actions), self.valid_steps)
 
     def numbers(self) -> Tensor:
         """[T, N] int64 number of each decision's trajectory among those of all learners.

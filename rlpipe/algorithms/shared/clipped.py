@@ -19,8 +19,10 @@ from rlpipe.functional.reference import reference_kl
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
+from rlpipe.metrics.on_device import Masked
 from rlpipe.policies.base import Policy
 from rlpipe.trajectory.batch import TrajectoryBatch
+from rlpipe.trajectory.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,16 @@ class Staleness:
 
     def __getitem__(self, index: Tensor | slice) -> Staleness:
         return Staleness(self.start_log_probs[index], self.weights[index], self.corrected[index])
+
+    def of_units(self, mask: Tensor) -> Staleness:
+        """Returns that of the units of each decision, [B, G], of which a mask [B, G] holds those that were taken."""
+        return Staleness(
+            self.start_log_probs.unsqueeze(-1), self.weights.unsqueeze(-1), self.corrected.unsqueeze(-1) & mask
+        )
+
+    def at(self, rows: Rows) -> Staleness:
+        """Returns that of some of the decisions."""
+        return Staleness(rows.of(self.start_log_probs), rows.of(self.weights), rows.of(self.corrected))
 
 
 @dataclass(frozen=True)
@@ -202,7 +214,7 @@ class ClippedAlgorithm(OnPolicyAlgorithm[ClippedSamplesT]):
 
     def _correct_staleness(
         self, trajectories: TrajectoryBatch, present: Tensor
-    ) -> tuple[Tensor, Staleness | None, dict[Metric, Tensor | float]]:
+    ) -> tuple[Tensor, Staleness | None, dict[Metric, Tensor | Masked | float]]:
         """Chooses the policy that the ratio of each valid decision refers to.
 
         Args:
@@ -213,15 +225,17 @@ class ClippedAlgorithm(OnPolicyAlgorithm[ClippedSamplesT]):
             decisions; metrics.
         """
         t, config = trajectories, self.config
-        acted, lags = t.log_probs[t.valid], t.lags.expand(t.valid.shape)[t.valid]
-        if not (lags > 0).any():
+        valid = t.listed.valid
+        acted = valid.of(t.log_probs)
+        if t.listed.fresh.mask.all():
             return acted, None, {}
+        lags = valid.of(t.lags.expand(t.valid.shape))
         corrected = lags >= config.correct_from_lag
         start = torch.where(lags > 0, present, acted)  # equal up to rounding where the weights are the same
         behaviour = behaviour_weights(present, acted, limit=config.max_behaviour_weight)
         staleness = Staleness(start, torch.where(corrected, behaviour.weights, 1.0), corrected)
-        observed: dict[Metric, Tensor | float] = {
-            m.BEHAV_CLIP_FRACTION: 1.0 - behaviour.kept[corrected],
-            m.BEHAV_APPROX_KL: approx_kl_k1(present, acted)[corrected & (behaviour.kept > 0)],
+        observed: dict[Metric, Tensor | Masked | float] = {
+            m.BEHAV_CLIP_FRACTION: Masked(1.0 - behaviour.kept, corrected),
+            m.BEHAV_APPROX_KL: Masked(approx_kl_k1(present, acted), corrected & (behaviour.kept > 0)),
         }
         return torch.where(corrected, present, acted), staleness, observed
