@@ -188,8 +188,10 @@ class OnPolicyConfig(AlgorithmConfig):
 
 Terms = Mapping[str, Tensor]
 """By name, values that an algorithm keeps for each decision it has learnt from."""
-Observed = Mapping[Metric, Tensor | Masked | float]
+Observed = Mapping[Metric, Tensor | float]
 """Raw values of metrics on the learner's device, or a configured number."""
+ObservedBatch = Mapping[Metric, Tensor | Masked | float]
+"""As ``Observed``, of a batch of which some decisions may be left out."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +344,7 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
         """Restores what ``state`` returned."""
 
     @abstractmethod
-    def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[SamplesT, Observed]:
+    def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[SamplesT, ObservedBatch]:
         """Turns trajectories, on the learner's device, into samples and metrics. Runs without gradients."""
 
     @abstractmethod

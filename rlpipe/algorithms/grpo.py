@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlpipe.algorithms.base import Loss, Observed, Terms
+from rlpipe.algorithms.base import Loss, ObservedBatch, Terms
 from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, ClippedSamples
 from rlpipe.algorithms.shared.clipped_metrics import describe_batch, describe_update
 from rlpipe.config.fields import option
@@ -83,7 +83,7 @@ class GRPO(ClippedAlgorithm[GRPOSamples]):
     def keeps_reference(self) -> bool:
         return self.config.kl_beta > 0.0
 
-    def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[GRPOSamples, Observed]:
+    def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[GRPOSamples, ObservedBatch]:
         t, config = trajectories, self.config
         valid, size = t.valid, config.group_size
         scores = torch.where(valid, t.rewards, 0.0).double().sum(0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rlpipe.algorithms.base import Loss, Observed, Terms, ValueSamples
+from rlpipe.algorithms.base import Loss, ObservedBatch, Terms, ValueSamples
 from rlpipe.algorithms.shared.clipped import ClippedAlgorithm, ClippedConfig, ClippedSamples
 from rlpipe.algorithms.shared.clipped_metrics import describe_batch, describe_update, describe_values
 from rlpipe.config.fields import option
@@ -115,7 +115,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
         if self.config.kl_control == "adaptive":
             self._kl_coef = state.get("kl_coef", self._kl_coef)
 
-    def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[PPOSamples, Observed]:
+    def prepare(self, trajectories: TrajectoryBatch, policy: Policy) -> tuple[PPOSamples, ObservedBatch]:
         t, config = trajectories, self.config
         valid = t.listed.valid
         ref_log_probs, ref_units = self._evaluate_reference(t)

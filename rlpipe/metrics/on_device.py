@@ -197,7 +197,7 @@ class DeviceObservations:
         }
         once = [(taker, values) for metric, values in pooled.items() for taker in self._takers(metric)]
         vectors = [(metric, values) for metric, values in (*once, *self._pooled) if len(values)]
-        groups: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
+        groups: defaultdict[tuple[type[State], int, torch.dtype], list[int]] = defaultdict(list)
         for number, (metric, values) in enumerate(vectors):
             groups[_kind(metric), len(values), values.dtype].append(number)
         batches, sums = [], []

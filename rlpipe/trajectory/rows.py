@@ -106,7 +106,7 @@ class Listed:
             None if actions is None else Rows.at(actions, device),
             Rows.at(fresh, device),
             numbers,
-            _trajectories(numbers[valid], steps, envs, device),
+            _trajectories(numbers[valid], valid.shape, device),
         )
 
     def without(self, columns: Mask) -> tuple[Rows, Rows, Trajectories]:
@@ -120,11 +120,12 @@ class Listed:
             return self.valid, every, self.trajectories
         mask = self.valid.mask & ~columns
         rows, among = Rows.at(mask, self.device), Rows.at(mask[self.valid.mask], self.device)
-        return rows, among, _trajectories(self.numbers[mask], *mask.shape, self.device)
+        return rows, among, _trajectories(self.numbers[mask], mask.shape, self.device)
 
 
-def _trajectories(numbers: NDArray[np.int64], steps: int, envs: int, device: torch.device) -> Trajectories:
-    """Numbers trajectories without gaps, from [B] numbers with gaps."""
+def _trajectories(numbers: NDArray[np.int64], shape: tuple[int, ...], device: torch.device) -> Trajectories:
+    """Numbers trajectories without gaps, from [B] numbers with gaps in a batch of shape [T, N]."""
+    steps, envs = shape
     present = np.zeros((steps + 1) * envs, bool)
     present[numbers] = True
     places = np.cumsum(present) - 1

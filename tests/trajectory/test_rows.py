@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from rlpipe.trajectory import Tree
