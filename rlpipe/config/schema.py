@@ -285,8 +285,8 @@ class LearnerConfig:
     )
     """Number of torch threads while learning. ``auto`` measures which of 1, 2, 4 and so on learns fastest, at the first
     update and now and then again, up to the CPUs of the machine; where workers collect while it learns (SAC, RLPD),
-    they keep a CPU each. Several learners divide the CPUs. Another number may round differently: give one for runs that
-    are equal to the last bit."""
+    they keep a CPU each. Several learners divide the CPUs. A learner on a GPU takes one. Another number may round
+    differently: give one for runs that are equal to the last bit."""
     lr: float = option(3e-4, least=0, affects=_METHOD)
     """Learning rate of the actor (Adam)."""
     critic_lr: float | None = option(None, least=0, affects=_METHOD)

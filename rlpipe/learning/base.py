@@ -53,14 +53,17 @@ class LearnerBase(ABC):
         self._stages, self._spec = stages, spec
         self._metrics = tuple(declared_metrics(config).values())
         self._total = stages[-1].until
-        self._threads = LearnerThreads(config.learner.num_threads, _most_threads(config, num_learners))
-        self._threads.apply()
         device = config.learner.device
         check_device(device)
         self._chooses_device = device == AUTO and num_learners == 1  # and has not chosen yet
         self._device = torch.device(devices()[0] if device == AUTO else device)
         self._steppers: list[Stepper] = []
         self._notes: list[str] = []  # for the user, of the next update
+        threads = config.learner.num_threads
+        if threads == AUTO and self._device.type == "cuda":
+            threads = 1  # more would have nothing to do
+        self._threads = LearnerThreads(threads, _most_threads(config, num_learners))
+        self._threads.apply()
         self._policy = build_policy(config, spec).to(self._device)
         self._generator = torch.Generator().manual_seed(config.runner.seed)
         self._version = 0
@@ -253,7 +256,7 @@ class LearnerBase(ABC):
                 window.observe(m.DATA_STALENESS.member(str(lag)), lags == lag, weights=trajectories)
 
     def _now(self) -> float:
-        """Returns a time in seconds, after the device has finished its work."""
+        """Returns a time in seconds, after the device has finished its work; ``Marks`` do not wait."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         return time.perf_counter()

@@ -19,6 +19,7 @@ from rlpipe.learner_group import SINGLE_LEARNER
 from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.learning.demonstrated import chunked_decisions
+from rlpipe.learning.marks import Marks
 from rlpipe.learning.shares import Minibatches
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -100,7 +101,7 @@ class CloningLearner(LearnerBase):
         self._threads.apply()
         sample, kind = self._train[: self._options.batch_size], self._options.loss
         self._threads.measure_if_due(lambda: self._optimizer.gradients(sample.loss(self._policy, kind).mean()))
-        began = self._now()
+        marks = Marks(self._device)
         window, measured = MetricWindow(), DeviceObservations(self._metrics)
         self._optimizer.set_options(self._learning_rates(iteration, window)[:1])
         steps = self._draw()
@@ -125,7 +126,8 @@ class CloningLearner(LearnerBase):
         window.observe(m.VERSION, self._version)
         window.observe(m.DEMO_SAMPLES, len(self._train) + len(self._held_out))
         window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
-        trained = self._now()
+        marks.add()
+        began, trained = marks.moments()
         window.observe(m.RUN_TRAINING_TIME, trained - began)
         window.spans = spans("learner", [began, trained], ["train"])
         return self.snapshot(), window

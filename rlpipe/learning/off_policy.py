@@ -20,6 +20,7 @@ from rlpipe.config.schema import Stage
 from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.learning.hindsight import HindsightBuffer
+from rlpipe.learning.marks import Marks
 from rlpipe.learning.replay import Drawn, ReplayBuffer
 from rlpipe.learning.stepper import STEPS
 from rlpipe.metrics import MetricWindow
@@ -112,7 +113,7 @@ class OffPolicyLearner(LearnerBase):
         self._threads.apply()
         if self._enter(stage) and isinstance(self._replay, HindsightBuffer):
             self._replay.task = self._goal_tasks[stage]
-        began = self._now()
+        marks, start = Marks(self._device), time.perf_counter()
         window, measured = MetricWindow(), DeviceObservations(self._metrics)
         if self._unseen is not None:
             self._policy.update_normalizer(self._unseen)
@@ -125,23 +126,23 @@ class OffPolicyLearner(LearnerBase):
             for batch in batches
         )
         self._policy.count_steps(collected)
-        received = self._now()
+        marks.add()
         rates = self._learning_rates(iteration, window)
         learner = self._config.learner
         self._algorithm.set_optimisation(*rates, learner.adam_eps, learner.max_grad_norm)
         if self._replay.added >= self._options.learning_starts:
             self._threads.measure_if_due(self._rehearsal(), self._pace)
         stepping = time.perf_counter()
-        steps = self._take_steps(collected, max(batch.seconds for batch in batches), began, measured)
+        steps = self._take_steps(collected, max(batch.seconds for batch in batches), start, measured)
         self._pace = (time.perf_counter() - stepping) / steps if steps else self._pace
         with torch.no_grad():
             measured.reduce(window)
-        trained = self._now()
+        marks.add()
         self._version += 1
         self._follow_curriculum(batches, window)
         snapshot = self.snapshot()
-        published = self._now()
-        moments = [began, received, trained, published]
+        marks.add()
+        began, received, trained, published = moments = marks.moments()
         window.spans = spans("learner", moments, ["receive batches", "train", "publish weights"])
         skipped, self._skipped = self._algorithm.skipped - self._skipped, self._algorithm.skipped
         window.observe(m.GRADIENT_STEPS, steps)

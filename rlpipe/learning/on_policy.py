@@ -29,6 +29,7 @@ from rlpipe.functional.losses import cloning_weight
 from rlpipe.learner_group import SINGLE_LEARNER
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
+from rlpipe.learning.marks import Marks
 from rlpipe.learning.process_group import ProcessGroup, Rendezvous
 from rlpipe.learning.shares import Minibatches, Share, share_of_learner
 from rlpipe.metrics import MetricWindow
@@ -206,15 +207,15 @@ class Learner(LearnerBase):
         self._enter(stage)
         common, window = MetricWindow(), MetricWindow()  # the same on every learner, and this learner's own
         measured = DeviceObservations(self._metrics, self._learners)
-        marks = [self._now()]
+        marks = Marks(self._device)
         with torch.no_grad():
             share = self._share(batches, fragments)
             trajectories = join(batches, self._device, self._version, share)
-            marks.append(self._now())
+            marks.add()
             with self._autocast():  # as in the loss, so that differences come from the policy alone
                 samples, observed = self._algorithm.prepare(trajectories, self._policy)
             measured.add(observed)
-        marks.append(self._now())
+        marks.add()
         self._threads.measure_if_due(lambda: self._rehearse(samples), self._pace)
         rates = self._learning_rates(iteration, common)
         self._optimizer.set_options(rates if self._learns_critic else rates[:1])
@@ -229,18 +230,19 @@ class Learner(LearnerBase):
                 measured.add_common({m.ACTION_STD: deviation})
             measured.reduce(window)
             self._compare_weights(iteration)
-        marks.append(self._now())
+        marks.add()
         self._version += 1
         self._follow_curriculum(batches, common)
         absent = Snapshot(self._version, NoWeights.FROM_FIRST_LEARNER)
         snapshot = self.snapshot() if self._learners.first else absent
-        marks.append(self._now())
+        marks.add()
         common.observe(m.STAGE, stage)
         common.observe(m.VERSION, self._version)
         self._observe_versions(window, batches, share)
         name = "learner" if self._learners.size == 1 else f"learner-{self._learners.rank}"
-        window.spans = spans(name, marks, ["receive batches", "advantages", "train", "publish weights"])
-        received, prepared, trained, published = np.diff(marks).tolist()
+        moments = marks.moments()
+        window.spans = spans(name, moments, ["receive batches", "advantages", "train", "publish weights"])
+        received, prepared, trained, published = np.diff(moments).tolist()
         window.observe(m.RECV_TRAJ_TIME, received)
         window.observe(m.COMPUTE_ADV_TIME, prepared)
         window.observe(m.RUN_TRAINING_TIME, trained)
