@@ -12,17 +12,13 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import rlpipe
+from rlpipe.learning.recordable import OperationCheck
 
 PACKAGE = Path(rlpipe.__file__).parent
-READS = {"tolist", "item", "cpu", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
-"""Methods that bring values to the host; on a CPU, some of them run nothing that a dispatcher could see."""
-WRITES = {"tensor", "as_tensor", "from_numpy", "new_tensor"}
-"""Functions that copy numbers of the host to the device, and wait until it has taken them."""
-DEPENDENT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-"""Marks that PyTorch gives to operations whose result, or its shape, is known only once the values are."""
+METHODS = {"tolist", "cpu", "numpy", "__array__"}
+"""Methods that bring values to the host. On a CPU they run no operation that ``OperationCheck`` could see."""
 
 
 @contextmanager
@@ -30,7 +26,7 @@ def forbidden_host_reads(but_in: Collection[str] = ()) -> Iterator[None]:
     """Raises AssertionError at the first operation that would make the host wait for the device.
 
     Refused are reads of values, operations whose shape depends on values (boolean masks, ``nonzero``, ``unique``,
-    ``bincount``, ``repeat_interleave`` without ``output_size``), ``equal``, and copies of numbers from the host.
+    ``bincount``), ``equal``, draws, and tensors that are made of numbers of the host.
 
     Args:
         but_in: names of functions of rlpipe that may do so.
@@ -46,34 +42,23 @@ class _Methods(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in READS | WRITES:
-            _refuse(name, self._but_in)
+        if name in METHODS:
+            _refuse(name, "copies numbers to the host", self._but_in)
         return func(*args, **(kwargs or {}))
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(OperationCheck):
     def __init__(self, but_in: Collection[str]) -> None:
-        super().__init__()
+        super().__init__(torch.device("cpu"))
         self._but_in = but_in
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = func.overloadpacket.__name__
-        if name.startswith(("index", "_index_put")):
-            if any(
-                isinstance(each, torch.Tensor) and each.dtype in (torch.bool, torch.uint8) for each in _indices(args)
-            ):
-                _refuse(f"{name} with a boolean mask", self._but_in)
-        elif DEPENDENT & set(func.tags) and kwargs.get("output_size") is None:
-            _refuse(name, self._but_in)
-        return func(*args, **kwargs)
+        if problem := self._problem(func, args, kwargs or {}):
+            _refuse(func.overloadpacket.__name__, problem, self._but_in)
+        return func(*args, **(kwargs or {}))
 
 
-def _indices(args: Any) -> Any:
-    return args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
-
-
-def _refuse(operation: str, but_in: Collection[str]) -> None:
+def _refuse(operation: str, problem: str, but_in: Collection[str]) -> None:
     """Raises AssertionError with the operation and the line of rlpipe, unless a function on the way may read."""
     frames = [frame for frame in _frames() if PACKAGE in Path(frame.f_code.co_filename).parents]
     if any(frame.f_code.co_name in but_in for frame in frames):
@@ -83,7 +68,7 @@ def _refuse(operation: str, but_in: Collection[str]) -> None:
         file, number = frames[0].f_code.co_filename, frames[0].f_lineno
         line = linecache.getline(file, number).strip()
         place = f"in {Path(file).relative_to(PACKAGE.parent)}:{number}: {line}"
-    raise AssertionError(f"{operation} makes the host wait for the device {place}")
+    raise AssertionError(f"{operation} {problem}, {place}")
 
 
 def _frames() -> Iterator[FrameType]:
