@@ -23,7 +23,7 @@ FUNCTIONAL = (
     "cloning", "augmentation", "curricula", "diagnostics", "intervals", "perceptron", "rotations",
 )  # fmt: skip
 METRICS = ("declaration", "window", "reductions", "rules", "row", "dialects")
-TRAJECTORY = ("spaces", "tree", "batch", "episode", "starts")
+TRAJECTORY = ("spaces", "tree", "batch", "rows", "episode", "starts")
 EXAMPLE = "[Extending](../../extending.md#{}) has a complete example."
 PAGES = {
     "rlpipe": (
@@ -65,7 +65,7 @@ PAGES = {
     "algorithms": (
         "Algorithms",
         f"From fragments to updates. {EXAMPLE.format('an-algorithm')}",
-        ("rlpipe.algorithms.base",),
+        ("rlpipe.algorithms.base", "rlpipe.metrics.on_device:Masked"),
     ),
     "curricula": (
         "Curricula",

@@ -144,7 +144,8 @@ class OffPolicyLearner(LearnerBase):
         marks.add()
         began, received, trained, published = moments = marks.moments()
         window.spans = spans("learner", moments, ["receive batches", "train", "publish weights"])
-        skipped, self._skipped = self._algorithm.skipped - self._skipped, self._algorithm.skipped
+        all_skipped = self._algorithm.skipped
+        skipped, self._skipped = all_skipped - self._skipped, all_skipped
         window.observe(m.GRADIENT_STEPS, steps)
         window.observe(m.LEARNT_FROM, collected)
         if steps:

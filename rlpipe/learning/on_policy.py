@@ -399,8 +399,9 @@ class Learner(LearnerBase):
 
     def _divergence(self, terms: Sequence[Terms]) -> float:
         """Returns how far the policy has moved on the decisions of these minibatches, over all learners, in nats."""
-        moved = torch.cat([self._algorithm.divergence(minibatch) for minibatch in terms]).double()
-        total, count = self._learners.sum(torch.stack([moved.sum(), moved.new_tensor(len(moved))]))
+        joined = {name: torch.cat([minibatch[name] for minibatch in terms]) for name in terms[0]}
+        moved = self._algorithm.divergence(joined).double()
+        total, count = self._learners.sum(torch.stack([moved.sum(), moved.new_full((), len(moved))]))
         return float(total / count)
 
     def _draw_demonstrated(self, count: int) -> Tensor:
