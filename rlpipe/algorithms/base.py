@@ -295,6 +295,10 @@ class Algorithm(ABC):
     """True if the policy's actions must stay within their bounds."""
     needs_demonstrations: ClassVar[bool] = False
     """True if the algorithm cannot learn without ``demos``."""
+    in_bfloat16: ClassVar[bool] = False
+    """True if the learner computes the loss in bfloat16 where ``learner.precision`` says so."""
+    in_micro_batches: ClassVar[bool] = False
+    """True if the learner sums the gradients of pieces of a minibatch where ``learner.micro_batch`` says so."""
     Config: ClassVar[type[Any]] = AlgorithmConfig
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """Metrics that the algorithm itself declares."""
@@ -315,6 +319,8 @@ class OnPolicyAlgorithm(Algorithm, Generic[SamplesT]):
 
     learner = "rlpipe.learning.on_policy:Learner"
     shared = True
+    in_bfloat16 = True
+    in_micro_batches = True
     learners: LearnerGroup = SINGLE_LEARNER
     """All learners; statistics of the whole batch are sums over them."""
     learns_critic: ClassVar[bool] = True

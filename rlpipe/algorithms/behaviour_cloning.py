@@ -64,5 +64,6 @@ class BehaviourCloning(Algorithm):
     Config = BehaviourCloningConfig
     learner = "rlpipe.learning.cloning:CloningLearner"
     collects = False
+    in_micro_batches = True
     needs_demonstrations = True
     console_metrics = (m.CLONING_LOSS, m.CLONING_LOSS_HELD_OUT)

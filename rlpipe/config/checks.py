@@ -22,6 +22,7 @@ def check(config: Config) -> None:
     _check_evaluation_seeds(config)
     _check_least_workers(config)
     _check_device(config)
+    _check_computation(config)
     _check_split(config)
     _check_backends(config)
     _check_algorithm(config)
@@ -95,6 +96,25 @@ def _check_device(config: Config) -> None:
         raise ConfigError(
             "learner.graphs is true, but learner.device is cpu, where there are no CUDA graphs: set "
             "learner.graphs=auto, or learner.device=cuda."
+        )
+
+
+def _check_computation(config: Config) -> None:
+    """Checks that the device and the algorithm can compute as ``learner.precision`` and ``micro_batch`` say."""
+    precision, algorithm = config.learner.precision, config.algorithm.name
+    if precision == "tf32" and config.learner.device == "cpu":
+        raise ConfigError(
+            "learner.precision is tf32, which only GPUs have, but learner.device is cpu: leave one of them out."
+        )
+    if precision == "bfloat16" and not config.algorithm_class.in_bfloat16:
+        raise ConfigError(
+            f"learner.precision is bfloat16, but algorithm.name={algorithm} learns in float32: set "
+            "learner.precision=tf32, or leave it out."
+        )
+    if config.learner.micro_batch is not None and not config.algorithm_class.in_micro_batches:
+        raise ConfigError(
+            f"learner.micro_batch is {config.learner.micro_batch}, but algorithm.name={algorithm} takes its batches "
+            "whole: lower algorithm.batch_size instead, and leave learner.micro_batch out."
         )
 
 

@@ -299,11 +299,20 @@ class LearnerConfig:
     max_grad_norm: float | None = option(0.5, above=0, unit="L2 norm", affects=_METHOD)
     """Largest norm of the gradients of actor and of critic, each, beyond which they are scaled down; None never scales
     them."""
-    precision: str = option("float32", choices=("float32", "bfloat16"), affects=_METHOD, fixed=True)
-    """Precision of matrix products while learning: ``float32``, or ``bfloat16`` (PPO, GRPO), where weights, optimiser,
-    the last layers of actor and critic, log-probabilities and losses stay in float32.
+    precision: str = option("float32", choices=("float32", "tf32", "bfloat16"), affects=_METHOD, fixed=True)
+    """Precision of matrix products while learning: ``float32``; ``tf32``, on a GPU, which rounds their inputs to 10
+    bits and costs nothing else; or ``bfloat16`` (PPO, GRPO), where weights, optimiser, the last layers of actor and
+    critic, log-probabilities and losses stay in float32. bfloat16 casts some 30 tensors in each step, so it is slower
+    below about 3 million parameters or 4,096 rows of a minibatch ([cluster.md](cluster.md#learners)).
     ``train/actor/rollout_train_kl`` and ``is_ratio_mean`` show what it costs. Gradients of the other layers are rounded
     before those of several learners are summed."""
+    micro_batch: int | None = option(
+        None, least=1, below=2**31, unit="decisions", affects=Affects.COMPARISON, fixed=True
+    )
+    """Decisions of which activations exist at a time (PPO, GRPO, behaviour cloning), where memory does not suffice for
+    a whole minibatch, or for the values of a whole batch before the update; gradients are summed and equal up to
+    rounding. With a memory, trajectories stay whole. None: all of them
+    ([cluster.md](cluster.md#memory-of-a-learner))."""
     compile: bool = option(False, affects=Affects.COMPARISON, fixed=True)
     """Compile the loss with ``torch.compile`` (PPO, GRPO). Needs a C++ compiler, and minutes at the start."""
     graphs: bool | str = option(AUTO, choices=(AUTO, "true", "false"), affects=Affects.COMPARISON, fixed=True)

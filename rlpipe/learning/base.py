@@ -23,6 +23,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.functional.commitments import sha256_of_arrays
 from rlpipe.learning.curriculum import chosen_episodes, make_curriculum
 from rlpipe.learning.device_choice import choose_device, devices, on_device, trial_of
+from rlpipe.learning.precision import precision_notes, set_precision
 from rlpipe.learning.shares import Share
 from rlpipe.learning.stepper import Stepper
 from rlpipe.learning.threads import LearnerThreads
@@ -65,6 +66,8 @@ class LearnerBase(ABC):
         self._threads = LearnerThreads(threads, _most_threads(config, num_learners))
         self._threads.apply()
         self._policy = build_policy(config, spec).to(self._device)
+        parameters = sum(parameter.numel() for parameter in self._policy.parameters())
+        self._notes += precision_notes(config, self._device, spec, parameters)
         self._generator = torch.Generator().manual_seed(config.runner.seed)
         self._version = 0
         self._stage = 0
@@ -114,6 +117,7 @@ class LearnerBase(ABC):
         """
         if self._chooses_device:
             self._choose_device()
+        set_precision(self._config.learner.precision, self._device)  # which learners of a trial have set for themselves
         for stepper in self._steppers:
             stepper.begin_update()
         first = iteration <= FIRST_ITERATIONS
