@@ -75,8 +75,9 @@ class _Perceptron(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        layers = len(ctx.saved_tensors) // 2
-        weights, inputs = ctx.saved_tensors[:layers], ctx.saved_tensors[layers:]
+        saved = ctx.saved_tensors  # once: gradient checkpointing computes them anew and drops them
+        layers = len(saved) // 2
+        weights, inputs = saved[:layers], saved[layers:]
         needs_x, _, *needs = ctx.needs_input_grad
         grads: list[Tensor | None] = [None] * (2 * layers)
         grad = grad.contiguous()

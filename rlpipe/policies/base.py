@@ -23,6 +23,7 @@ from rlpipe.config.schema import Config
 from rlpipe.errors import ConfigError
 from rlpipe.learner_group import SINGLE_LEARNER, LearnerGroup
 from rlpipe.policies.shared.features import Features
+from rlpipe.policies.shared.recomputation import recompute
 from rlpipe.trajectory import Float32, SpaceSpec, Starts, Tree
 
 Weights = dict[str, NDArray[Any]]
@@ -57,6 +58,10 @@ class PolicyConfig:
     ([policies.md](policies.md#chunks))."""
     execute: int | None = option(None, least=1, unit="environment steps")
     """Actions of a chunk that are taken before the policy decides anew; None takes all of them."""
+    checkpoint_gradients: bool = option(False)
+    """Save memory while learning (gradient checkpointing, arXiv:1604.06174): what encoders, perceptrons and transformer
+    blocks compute is not kept for the backward pass but computed again there, one at a time, which takes about a third
+    longer. Gradients are the same up to rounding ([cluster.md](cluster.md#memory-of-a-learner))."""
 
     def __post_init__(self) -> None:
         """Checks options that depend on each other; a subclass that adds some calls this first."""
@@ -183,6 +188,11 @@ class Policy(ABC, nn.Module):
                 f"policy.chunk_size is {size}, but policy.name={config.policy.name} does not say with takes_chunks "
                 "that its evaluate_actions takes num_steps: set policy.chunk_size=1."
             )
+        if config.policy.checkpoint_gradients and cls.recomputed_modules is Policy.recomputed_modules:
+            raise ConfigError(
+                f"policy.checkpoint_gradients is true, but policy.name={config.policy.name} has no recomputed_modules "
+                "that says what to compute again: leave it out."
+            )
         algorithm = config.algorithm
         for key, level in (("logprob_level", algorithm.logprob_level), ("entropy_level", algorithm.entropy_level)):
             if level != "chunk" and cls.evaluate_parts is Policy.evaluate_parts:
@@ -288,6 +298,10 @@ class Policy(ABC, nn.Module):
             f"algorithm.reward_level is action, but {type(self).__name__} has no value_each_action that gives each "
             "action of a chunk a value: leave algorithm.reward_level out."
         )
+
+    def recomputed_modules(self) -> Iterator[nn.Module]:
+        """Modules that ``policy.checkpoint_gradients`` computes again in the backward pass, none within another."""
+        raise NotImplementedError  # not abstract: without it, ``check`` refuses the option
 
     @abstractmethod
     def actor_parameters(self) -> Iterator[nn.Parameter]:
@@ -477,4 +491,6 @@ def make_policy(class_: Callable[..., Policy], policy: PolicyConfig, algorithm: 
     instance = class_(policy, spec.chunked(policy.chunk_size))
     if algorithm.reward_level == "action" and policy.chunk_size > 1:
         instance.value_each_action()
+    if policy.checkpoint_gradients:
+        recompute(instance.recomputed_modules())
     return instance

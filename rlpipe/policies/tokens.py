@@ -98,6 +98,9 @@ class TokenPolicy(BinnedActions, PerceptronPolicy):
         every = self._log_probs(slots if self.decoder is None else self.decoder(slots, tokens))
         return taken_of(every, tokens), -(every.exp() * every).sum(-1)
 
+    def recomputed_modules(self) -> Iterator[nn.Module]:
+        return itertools.chain(super().recomputed_modules(), () if self.decoder is None else self.decoder.blocks)
+
     def actor_parameters(self) -> Iterator[nn.Parameter]:
         of_decoder = () if self.decoder is None else self.decoder.parameters()
         return itertools.chain(super().actor_parameters(), self.head.parameters(), of_decoder)

@@ -26,6 +26,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.learning.demonstrated import Demonstrated
 from rlpipe.learning.on_policy import Learner
 from rlpipe.policies.base import build_policy
+from rlpipe.policies.shared.recomputation import recompute
 from rlpipe.policies.vla import VLAPolicy
 from rlpipe.policies.vla.policy import VLAConfig, find_camera
 from rlpipe.run import checkpoint
@@ -399,3 +400,35 @@ def test_the_weights_of_all_processes_come_from_the_seed_and_the_files(models, t
     spec = RolloutWorker(config.schedule, 0, 1).ready().spec
     one, other = (build_policy(config, spec) for _ in range(2))
     assert not differ(copied(one), copied(other))
+
+
+# --- memory
+
+
+def saved_bytes(policy, count=4):
+    """Gradients of a loss, and the bytes that were saved for them."""
+    storages = {}
+
+    def save(tensor):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    observations = observed(count)
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        log_probs, _ = policy.evaluate_actions(observations, torch.zeros(count, 2))
+        loss = (log_probs + policy.value(observations)).sum()
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    return torch.autograd.grad(loss, trained, allow_unused=True), sum(storages.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("adapters", [{}, ADAPTERS], ids=["whole", "adapters"])
+def test_checkpointing_computes_the_models_layers_again_and_changes_no_gradient(kind, adapters, models):
+    plain, again = made(models[kind, "float32"], adapters=adapters), made(models[kind, "float32"], adapters=adapters)
+    recompute(again.recomputed_modules())
+    (expected, before), (found, after) = saved_bytes(plain), saved_bytes(again)
+    assert after < 0.8 * before
+    for one, other in zip(expected, found, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other)

@@ -57,6 +57,11 @@ class Features(nn.Module):
         self.encoders = nn.ModuleList(modules)
         self.width = sum(encoder.width for encoder in modules)
 
+    def modules_with_weights(self) -> list[nn.Module]:
+        """Encoders that learn; those of numbers and choices only rearrange them."""
+        encoders = self.encoders if self._names else ()
+        return [encoder for encoder in encoders if any(True for _ in encoder.parameters())]
+
     def forward(self, observations: Tensor | Tree) -> Tensor:
         """[B, width] of [B, D] observations or a tree with leaves [B, ...]."""
         if not isinstance(observations, Tree):

@@ -21,6 +21,7 @@ from rlpipe.policies.encoders.base import check_encoders
 from rlpipe.policies.shared.features import Features, TreeMoments
 from rlpipe.policies.shared.moments import RunningMoments
 from rlpipe.policies.shared.parts import PartsPolicy
+from rlpipe.policies.shared.recomputation import recompute
 from rlpipe.trajectory import SpaceSpec, Tree
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "silu": nn.SiLU}
@@ -162,7 +163,10 @@ class PerceptronPolicy(PartsPolicy):
 
     def make_critic_features(self, spec: SpaceSpec) -> Features:
         config = self._config
-        return Features(spec, config.encoders, config.critic_observations, "policy.critic_observations")
+        features = Features(spec, config.encoders, config.critic_observations, "policy.critic_observations")
+        if config.checkpoint_gradients:
+            recompute(features.modules_with_weights())
+        return features
 
     def _make_critic(self, outputs: int) -> Perceptron:
         config = self._config
@@ -184,6 +188,9 @@ class PerceptronPolicy(PartsPolicy):
     def value(self, observations: Tensor | Tree) -> Tensor:
         values: Tensor = self.critic(self._features_of_critic(self.normalized(observations))).squeeze(-1)
         return values
+
+    def recomputed_modules(self) -> Iterator[nn.Module]:
+        return itertools.chain(self.actor_features.modules_with_weights(), (self.actor, self.critic))
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
         lent = self._encoder_is_trained_elsewhere

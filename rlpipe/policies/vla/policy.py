@@ -7,6 +7,7 @@ tokens of a decision are decoded in parallel, at placeholders, as in OpenVLA-OFT
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from rlpipe.policies.vla.vision_language import (
     VisionLanguageModel,
     add_adapters,
     check_adapters,
+    layers_of,
     load_model,
     parse_adapters,
 )
@@ -163,6 +165,20 @@ class VLAPolicy(BinnedActions, PartsPolicy):
     def value(self, observations: Tensor | Tree) -> Tensor:
         values: Tensor = self.critic(self._hidden(observations)[:, 0]).squeeze(-1)
         return values
+
+    def recomputed_modules(self) -> Iterator[nn.Module]:
+        """Layers of the model, of its vision tower too.
+
+        Raises:
+            ConfigError: the model has none that transformers can compute again.
+        """
+        layers = layers_of(self.trunk)
+        if not layers:
+            raise ConfigError(
+                f"policy.checkpoint_gradients is true, but the model is a {type(self.trunk).__name__}, whose layers "
+                "transformers cannot compute again: set policy.checkpoint_gradients=false."
+            )
+        return itertools.chain(layers, (self.critic,))
 
     def actor_parameters(self) -> Iterator[nn.Parameter]:
         critic = set(self.critic.parameters())

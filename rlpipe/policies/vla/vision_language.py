@@ -139,6 +139,16 @@ def add_adapters(trunk: Any, adapters: Adapters) -> None:
         ) from error
 
 
+def layers_of(trunk: nn.Module) -> list[nn.Module]:
+    """Returns the layers of a trunk that may be computed again in the backward pass; adapters lie within them.
+
+    transformers' own switch only works in training mode, which would also switch dropout on.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return [module for module in trunk.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
 class SlotEmbedding(nn.Module):
     """Embedding of a vocabulary of V ids, and of learned placeholders with the ids from V on.
 
