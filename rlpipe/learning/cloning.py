@@ -20,6 +20,7 @@ from rlpipe.learning.augmentation import RandomShift
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.learning.demonstrated import chunked_decisions
 from rlpipe.learning.marks import Marks
+from rlpipe.learning.pieces import Summand, cut, gradients_in_pieces
 from rlpipe.learning.shares import Minibatches
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
@@ -31,6 +32,9 @@ from rlpipe.run.checkpoint import subtree
 from rlpipe.trajectory import SpaceSpec
 from rlpipe.trajectory.batch import TrajectoryBatch
 from rlpipe.trajectory.tree import tensors
+
+LOSS = "loss"
+"""Name of the loss of each step among the terms of a minibatch."""
 
 
 class Clone(NamedTuple):
@@ -99,7 +103,8 @@ class CloningLearner(LearnerBase):
         fragments: int | None = None,  # noqa: ARG002
     ) -> tuple[Snapshot, MetricWindow]:
         self._threads.apply()
-        sample, kind = self._train[: self._options.batch_size], self._options.loss
+        kind, usual = self._options.loss, self._options.batch_size
+        sample = self._train[: min(usual, self._config.learner.micro_batch or usual)]
         self._threads.measure_if_due(lambda: self._optimizer.gradients(sample.loss(self._policy, kind).mean()))
         marks = Marks(self._device)
         window, measured = MetricWindow(), DeviceObservations(self._metrics)
@@ -108,7 +113,7 @@ class CloningLearner(LearnerBase):
         for observed in self._stepper.run(self._learn, steps):
             measured.add(observed)
         with torch.no_grad():
-            pieces = self._held_out.pieces(self._options.batch_size)
+            pieces = self._held_out.pieces(usual)
             left = torch.cat([piece.loss(self._policy, kind) for piece in pieces])
             measured.add({m.CLONING_LOSS_HELD_OUT: left})
             measured.reduce(window)
@@ -146,11 +151,17 @@ class CloningLearner(LearnerBase):
         """Takes one gradient step."""
         sample = self._train[drawn.steps]
         sample = replace(sample, observations=self._shift(sample.observations, drawn.shifts))
-        loss = sample.loss(self._policy, self._options.loss)
-        gradient = self._optimizer.gradients(loss.mean())
+        together = sample.observations.sequence if self._whole is not None else None
+        pieces = cut(len(sample), self._config.learner.micro_batch, together)
+
+        def summand(piece: slice) -> Summand:
+            loss = sample[piece].loss(self._policy, self._options.loss)
+            return loss.mean() if len(pieces) == 1 else loss.sum() / len(sample), {LOSS: loss.detach()}
+
+        _, gradient, terms = gradients_in_pieces(self._optimizer, summand, pieces)
         norm = clip_norm(gradient, self._config.learner.max_grad_norm)
         self._optimizer.step(gradient)
-        return {m.CLONING_LOSS: loss.detach(), m.ACTOR_GRAD_NORM: norm}
+        return {m.CLONING_LOSS: terms[LOSS], m.ACTOR_GRAD_NORM: norm}
 
     def state(self) -> Arrays:
         arrays = self._common_state()

@@ -30,6 +30,7 @@ from rlpipe.learner_group import SINGLE_LEARNER
 from rlpipe.learning.base import Arrays, LearnerBase
 from rlpipe.learning.demonstrated import Demonstrated, chunked_decisions
 from rlpipe.learning.marks import Marks
+from rlpipe.learning.pieces import InPieces, Summand, cut, gradients_in_pieces
 from rlpipe.learning.process_group import ProcessGroup, Rendezvous
 from rlpipe.learning.shares import Minibatches, Share, share_of_learner
 from rlpipe.metrics import MetricWindow
@@ -171,7 +172,12 @@ class Learner(LearnerBase):
         self._reference: Policy | None = None
         if any(config.algorithm_class(config.algorithm).keeps_reference for config in configs):
             self._reference = copy.deepcopy(self._policy).requires_grad_(False)
-        self._algorithm.begin(self._reference, self._learners)
+        self._algorithm.begin(self._in_pieces(self._reference), self._learners)
+
+    def _in_pieces(self, policy: Any) -> Any:
+        """Returns a policy as it evaluates a whole batch, without gradients; None for None."""
+        size = self._config.learner.micro_batch
+        return policy if policy is None or size is None else InPieces(policy, size)
 
     def begin_with(self, weights: Weights) -> Snapshot:
         snapshot = super().begin_with(weights)
@@ -182,7 +188,7 @@ class Learner(LearnerBase):
         changed = super()._enter(stage)
         if changed:
             before, self._algorithm = self._algorithm, self._make_algorithm()
-            self._algorithm.begin(self._reference, self._learners)
+            self._algorithm.begin(self._in_pieces(self._reference), self._learners)
             self._algorithm.load_state(before.state())
             self._compile()
         return changed
@@ -213,7 +219,7 @@ class Learner(LearnerBase):
             trajectories = join(batches, self._device, self._version, share)
             marks.add()
             with self._autocast():  # as in the loss, so that differences come from the policy alone
-                samples, observed = self._algorithm.prepare(trajectories, self._policy)
+                samples, observed = self._algorithm.prepare(trajectories, self._in_pieces(self._policy))
             measured.add(observed)
         marks.add()
         self._threads.measure_if_due(lambda: self._rehearse(samples), self._pace)
@@ -260,6 +266,7 @@ class Learner(LearnerBase):
         if not len(samples):
             return
         size = max(1, len(samples) // self._config.algorithm.num_minibatches)
+        size = min(size, self._config.learner.micro_batch or size)
         with torch.random.fork_rng(devices=[]), self._autocast():
             self._optimizer.gradients(self._loss(self._policy, samples.select(slice(size))).each.sum())
 
@@ -349,18 +356,32 @@ class Learner(LearnerBase):
 
     def _differentiate(self, minibatch: Minibatch) -> tuple[Gradients, Learnt]:
         """Computes this learner's summands of the loss and of its gradients."""
-        began, distances = time.perf_counter(), None
-        with self._autocast():
-            loss = self._loss(self._policy, minibatch.samples)
-            each = loss.each if minibatch.present is None else loss.each.where(minibatch.present, 0.0)
-            total = each.sum() / minibatch.total
-            if minibatch.demonstrated is not None and minibatch.cloning is not None:
-                cloned = self._cloning_loss(minibatch.demonstrated)
-                total = total + minibatch.cloning * cloned.sum() / self._config.algorithm.cloning_batch_size
-                distances = cloned.detach()
-        gradients = self._optimizer.gradients(total)
+        began, samples, distances = time.perf_counter(), minibatch.samples, None
+        together = samples.trajectory if samples.has_memory else None
+        pieces = cut(len(samples), self._config.learner.micro_batch, together)
+
+        def summand(piece: slice) -> Summand:
+            nonlocal distances
+            with self._autocast():
+                total, terms = self._summand(minibatch, piece)
+                if piece == pieces[-1] and minibatch.demonstrated is not None and minibatch.cloning is not None:
+                    cloned = self._cloning_loss(minibatch.demonstrated)
+                    total = total + minibatch.cloning * cloned.sum() / self._config.algorithm.cloning_batch_size
+                    distances = cloned.detach()
+            return total, terms
+
+        total, gradients, terms = gradients_in_pieces(self._optimizer, summand, pieces)
         self._spent[m.FORWARD_BACKWARD_TIME] += time.perf_counter() - began
-        return Gradients(total.detach(), gradients), Learnt(loss.terms, distances)
+        return Gradients(total, gradients), Learnt(terms, distances)
+
+    def _summand(self, minibatch: Minibatch, piece: slice) -> Summand:
+        """Computes the loss of a piece of a minibatch."""
+        samples, present = minibatch.samples, minibatch.present
+        if piece != slice(0, len(samples)):
+            samples, present = samples.select(piece), None if present is None else present[piece]
+        loss = self._loss(self._policy, samples)
+        each = loss.each if present is None else loss.each.where(present, 0.0)
+        return each.sum() / minibatch.total, loss.terms
 
     def _descend(self, gradients: Gradients) -> dict[Metric, Tensor]:
         """Takes one optimiser step with the sums over all learners, unless the loss or a gradient is not finite."""
