@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +13,7 @@ from rich.text import Text
 from rlpipe.cli import arguments
 from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.cli.streams import console_for_results, print_json
+from rlpipe.doctor.memory import in_units
 from rlpipe.doctor.results import CheckStatus
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 STYLES = {CheckStatus.FAIL: "bold red", CheckStatus.WARN: "yellow", CheckStatus.OK: "green"}
 SIGNS = {CheckStatus.FAIL: "✗", CheckStatus.WARN: "!", CheckStatus.OK: "✓"}
 """Sign of each status, the worst first."""
+BAR = 24
+"""Characters of a bar for a whole."""
+SMALL_SHARE = 0.01
+"""Share of a sum below which its parts are shown together."""
 SHOWN_NODES = 3
 """Nodes that are named one by one; the others are counted."""
 
@@ -73,23 +78,48 @@ def screen(report: CheckReport) -> RenderableType:
     return Group(table, "", _summary(report))
 
 
-def _rows(results: Sequence[CheckResult], nodes: int) -> list[tuple[Text, Text, str]]:
+def _rows(results: Sequence[CheckResult], nodes: int) -> list[tuple[Text, RenderableType, str]]:
     """Returns a line for each different finding, the worst first, with its nodes unless it concerns all."""
     groups: dict[tuple[CheckStatus, str, str], list[str]] = {}
+    parts: dict[str, Mapping[str, int]] = {}
     for result in sorted(results, key=lambda result: list(SIGNS).index(result.status)):
         groups.setdefault((result.status, result.message, result.remedy), []).append(result.node)
-    rows, in_order = [], 0
+        parts[result.message] = result.parts
+    rows: list[tuple[Text, RenderableType, str]] = []
+    in_order = 0
     for (status, finding, remedy), where in groups.items():
         in_order += status == CheckStatus.OK
         if in_order > SHOWN_NODES:
             continue  # numbers that differ from node to node and are all in order
         text = Text.assemble(finding, (f"\n→ {remedy}" if remedy else "", "bold"))
         everywhere = len(where) >= nodes or not any(where)
-        rows.append((Text(SIGNS[status], style=STYLES[status]), text, "" if everywhere else _names(where)))
+        shown_finding = Group(text, _table_of(parts[finding])) if parts[finding] else text
+        rows.append((Text(SIGNS[status], style=STYLES[status]), shown_finding, "" if everywhere else _names(where)))
     if in_order > SHOWN_NODES:
         more = Text(f"and {in_order - SHOWN_NODES} more", style="dim")
         rows.append((Text(SIGNS[CheckStatus.OK], style=STYLES[CheckStatus.OK]), more, ""))
     return rows
+
+
+def _table_of(parts: Mapping[str, int]) -> Table:
+    """Returns bytes by what they are for, the largest first, each with a bar for its share; below 1 % together."""
+    table, total = Table.grid(padding=(0, 2)), sum(parts.values())
+    table.add_column(style="dim")
+    table.add_column(justify="right")
+    table.add_column(style="cyan", no_wrap=True)
+    by_size = sorted(parts.items(), key=lambda part: -part[1])
+    rows = [(name, size) for name, size in by_size if size >= SMALL_SHARE * total]
+    if others := by_size[len(rows) :]:
+        rows.append((", ".join(name.partition(",")[0] for name, _ in others), sum(size for _, size in others)))
+    for name, size in rows:
+        table.add_row(name, in_units(size), _bar(size / total))
+    return table
+
+
+def _bar(share: float) -> str:
+    """Returns a line of ``BAR`` characters for the whole, in steps of half a character."""
+    halves = max(1, round(2 * BAR * share))
+    return "━" * (halves // 2) + "╸" * (halves % 2)
 
 
 def _names(nodes: Sequence[str]) -> str:

@@ -19,10 +19,11 @@ from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.nodes import alive_nodes, missing_from_ray, own_node_id, pinned_to
 from rlpipe.distributed.placement import Node, node_table, room, run_bundles, shortage
 from rlpipe.distributed.roles import Role
-from rlpipe.doctor import driver, facts, libraries, machine, servers, simulators, versions
+from rlpipe.doctor import driver, facts, libraries, machine, memory, servers, simulators, versions
 from rlpipe.doctor.machine import NodeLoad
 from rlpipe.doctor.results import CheckReport, CheckResult, CheckStatus, fail, ok
 from rlpipe.errors import ConfigError
+from rlpipe.trajectory import SpaceSpec
 
 PATIENCE_SECONDS = 45.0
 """Time in which every node must answer."""
@@ -187,7 +188,61 @@ def _examine(
             library_results = libraries.check_libraries(facts_by_node[node.name], used)
             judged += [result for result in library_results if not short or result.status == CheckStatus.FAIL]
         results += [replace(result, node=node.name) for result in judged]
+    if config is not None and not short:
+        silent += _check_learner(config, nodes, facts_by_node, trials, patience)
     return results + silent
+
+
+def _check_learner(
+    config: Plan,
+    nodes: Sequence[NodeToCheck],
+    facts_by_node: Mapping[str, facts.Facts],
+    trials: Mapping[str, Sequence[simulators.Trial]],
+    patience: float,
+) -> list[CheckResult]:
+    """Estimates the memory of the learner and compares it with what is free where the learner will run.
+
+    Returns:
+        Nothing if that is unknown: no node has answered, or no simulator could tell its spaces.
+    """
+    specs = [tried[0].spec for tried in trials.values() if tried and tried[0].spec is not None]
+    judged_nodes = [node for node in nodes if node.name in facts_by_node]
+    if not specs or not judged_nodes:
+        return []
+    node, on_gpu = _node_of_learner(config, judged_nodes, facts_by_node)
+    driver_node = next((node for node in nodes if node.node_id == own_node_id()), nodes[0])
+    ref = run_task(driver_node, _estimate_memory, config, specs[0], sees_gpus=False)
+    answers, problems = _answers(memory.NAME, {driver_node.name: ref}, time.monotonic() + patience)
+    if problems:
+        return [memory.no_estimate(problems[0].message)]
+    facts_there = facts_by_node[node.name]
+    if on_gpu:
+        result = memory.check_learner_memory(answers[driver_node.name], facts_there.device_memory or 0, on_gpu=True)
+    else:
+        peak = max([machine.WORKER_BYTES, *(trial.peak for trial in trials.get(node.name, []))])
+        beside = node.load.workers * peak
+        parts = answers[driver_node.name]
+        result = memory.check_learner_memory(parts, facts_there.available, on_gpu=False, beside=beside)
+    return [replace(result, node=node.name)]
+
+
+def _node_of_learner(
+    config: Plan, nodes: Sequence[NodeToCheck], facts_by_node: Mapping[str, facts.Facts]
+) -> tuple[NodeToCheck, bool]:
+    """Returns the node where a learner will find the most memory, and True if that is the memory of a GPU."""
+    with_gpu = [node for node in nodes if node.load.gpus and facts_by_node[node.name].devices]
+    if with_gpu and config.learner.device != "cpu" and config.cluster.gpus_per_learner != 0:
+        return max(with_gpu, key=lambda node: facts_by_node[node.name].device_memory or 0), True
+    if config.cluster.cpus_per_learner:
+        return max(nodes, key=lambda node: facts_by_node[node.name].available), False
+    return next((node for node in nodes if node.node_id == own_node_id()), nodes[0]), False
+
+
+def _estimate_memory(config: Plan, spec: SpaceSpec) -> dict[str, int]:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    from rlpipe.learning.memory import estimated_memory  # torch, which whoever starts a run need not load
+
+    return estimated_memory(config, spec)
 
 
 def _try_simulators(configured: Mapping[str, Any]) -> list[simulators.Trial]:

@@ -56,6 +56,7 @@ class Facts:
         full: share of its disk in use.
         cuda: version that torch was built for; empty for none.
         devices: number of GPUs that torch can use.
+        device_memory: free bytes of the one of them with the most.
         rendering: True if SAPIEN finds a Vulkan device; None without SAPIEN.
     """
 
@@ -74,6 +75,7 @@ class Facts:
     full: float
     cuda: str | None = None
     devices: int | None = None
+    device_memory: int | None = None
     rendering: bool | None = None
 
 
@@ -84,7 +86,7 @@ def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
         deep: also load torch here, and SAPIEN in a process of its own, which takes seconds.
     """
     gpus, trouble = _gpus()
-    cuda, devices = _torch() if deep else (None, None)
+    cuda, devices, device_memory = _torch() if deep else (None, None, None)
     scratch = scratch_folder().path
     disk = shutil.disk_usage(scratch)
     memory, available = _memory()
@@ -104,6 +106,7 @@ def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
         full=1 - disk.free / disk.total,
         cuda=cuda,
         devices=devices,
+        device_memory=device_memory,
         rendering=can_render() if deep else None,
     )
 
@@ -190,10 +193,15 @@ def _gpus() -> tuple[tuple[str, ...], str]:
     return (), lines[0] if lines else f"exit code {answer.returncode}"
 
 
-def _torch() -> tuple[str | None, int | None]:
-    """Returns the CUDA version that torch was built for, and the number of GPUs it can use."""
+def _torch() -> tuple[str | None, int | None, int | None]:
+    """Returns the CUDA version that torch was built for, and the number of GPUs it can use, with their free bytes."""
     try:
         import torch
     except Exception:  # the check of the packages reports it
-        return None, None
-    return torch.version.cuda or "", torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return None, None, None
+    devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    try:
+        free = max((torch.cuda.mem_get_info(device)[0] for device in devices), default=None)
+    except RuntimeError:  # of a GPU that is full, or used by one process alone
+        free = 0
+    return torch.version.cuda or "", len(devices), free

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -28,6 +29,7 @@ class CheckResult:
         message: what was found; ``found`` in the JSON.
         remedy: what to do; empty if the message already says it.
         node: node that was checked; empty for the driver's machine, or for all nodes together.
+        parts: bytes by what they are for, where the message is about their sum.
     """
 
     name: str
@@ -35,6 +37,7 @@ class CheckResult:
     message: str
     remedy: str = ""
     node: str = ""
+    parts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def sentence(self) -> str:
@@ -63,7 +66,11 @@ class CheckReport:
     def as_json(self) -> dict[str, Any]:
         """Returns the report for programs."""
         findings = [
-            {"found" if key == "message" else key: value for key, value in vars(result).items()}
+            {
+                "found" if key == "message" else key: value
+                for key, value in vars(result).items()
+                if key != "parts" or value
+            }
             for result in self.findings
         ]
         return {"status": self.status, **vars(self), "findings": findings}

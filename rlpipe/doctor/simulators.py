@@ -16,6 +16,7 @@ from rlpipe.config.schema import FIRST_TRAINING_SEED
 from rlpipe.doctor.results import CheckResult, fail, ok
 from rlpipe.envs.shared.make import make_simulator
 from rlpipe.errors import ConfigError, SimulatorError, how_it_failed
+from rlpipe.trajectory import SpaceSpec
 from rlpipe.trajectory.tree import leaves_of
 
 _STEPS = 10
@@ -33,6 +34,7 @@ class Trial:
         speed: steps per second, by the median, because the first step is slow; of one environment, or of one of each
             task.
         peak: bytes of the process.
+        spec: spaces of the simulator; None if it failed.
     """
 
     task: str
@@ -41,6 +43,7 @@ class Trial:
     reset: float = 0.0
     speed: float = 0.0
     peak: float = 0.0
+    spec: SpaceSpec | None = None
 
 
 def simulators(config: Plan) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def _timed_trial(task: str, options: Any) -> Trial:
         return Trial(task, f"an observation or a reward within its first {_STEPS} steps is not finite")
     where = resource.RUSAGE_SELF if options.python is None else resource.RUSAGE_CHILDREN
     peak = resource.getrusage(where).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    return Trial(task, "", made_at - began, reset_at - made_at, count / statistics.median(seconds), peak)
+    return Trial(task, "", made_at - began, reset_at - made_at, count / statistics.median(seconds), peak, spec)
 
 
 def _finite(values: Any) -> bool:
