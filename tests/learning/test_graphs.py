@@ -75,6 +75,12 @@ def test_replays_are_the_steps_of_the_ordinary_learner(name, tmp_path, monkeypat
     replayed_like(with_base_policy(MAKE[name](tmp_path, *FALLING)), monkeypatch)
 
 
+@pytest.mark.parametrize("name", ["cloning", "tree, ppo"])
+@pytest.mark.parametrize("saving", ["policy.checkpoint_gradients=true", "learner.micro_batch=5"])
+def test_steps_that_save_memory_are_replayed_too(name, saving, tmp_path, monkeypatch):
+    replayed_like(with_base_policy(MAKE[name](tmp_path, saving, *FALLING)), monkeypatch)
+
+
 def test_a_stage_with_other_numbers_is_recorded_anew(tmp_path, monkeypatch):
     halves = [
         {"name": "first", "timesteps": 128},
