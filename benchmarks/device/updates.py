@@ -58,11 +58,13 @@ def settings(update: Update, device: str, mode: str) -> list[str]:
     """Overrides that choose the hardware, the precision and the use of CUDA graphs.
 
     Raises:
-        Skipped: this version of rlpipe lacks what is asked for.
+        Skipped: this version of rlpipe, or the device, lacks what is asked for.
     """
     offered = options(LearnerConfig)
     if update.precision not in offered["precision"].choices:
         raise Skipped(f"this rlpipe has no learner.precision={update.precision}")
+    if update.precision == "tf32" and device == "cpu":
+        raise Skipped("TF32 needs a GPU")
     if mode == "graphs" and "graphs" not in offered:
         raise Skipped("this rlpipe has no learner.graphs")
     return [
