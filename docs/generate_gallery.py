@@ -31,7 +31,8 @@ HEAD = """\
 # Gallery
 
 Every task that a shipped configuration trains, and how often the trained policy succeeds. Success is the share of
-held-out episodes in which the task was done, with its 95 % interval; an entry without one has not been measured.
+held-out episodes in which the task was done, with its 95 % interval or that of each seed; an entry without one has not
+been measured.
 
 ```
 rlpipe train sparse_pick_cube_few       # train one, by its name

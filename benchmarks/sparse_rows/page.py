@@ -40,7 +40,7 @@ _NOTHING = "-"
 @functools.cache
 def interval(outcomes: tuple[str, ...]) -> tuple[float, float, float]:
     """Returns the success rate over the episodes of all seeds with its 95 % interval, as ``rlpipe compare`` does: it
-    encloses Wilson's over episodes and, with several seeds, that of a bootstrap over seeds and the episodes they share.
+    encloses Wilson's over episodes and, with several seeds, that over seeds and the episodes they share.
 
     Args:
         outcomes: a digit for each episode, of each seed
@@ -48,7 +48,7 @@ def interval(outcomes: tuple[str, ...]) -> tuple[float, float, float]:
     runs = [[int(digit) for digit in one] for one in outcomes]
     successes, episodes = sum(map(sum, runs)), sum(map(len, runs))
     bounds = wilson_interval(successes, episodes)
-    return successes / episodes, *widened_over_runs(bounds, runs, shared=_share_episodes(outcomes))
+    return successes / episodes, *widened_over_runs(bounds, runs, shares=True, shared=_share_episodes(outcomes))
 
 
 def difference(ours: Sequence[str], theirs: Sequence[str]) -> tuple[float, float, float]:

@@ -56,8 +56,7 @@ class Group:
 
     Attributes:
         label: experiment, with the keys in which it differs from others of that name
-        pooled: the metric over the episodes of all runs; with several runs, seeds and episodes are resampled for its
-            bounds
+        pooled: the metric over the episodes of all runs; with several runs, its bounds are over seeds and episodes
         by_seed: the metric of each run, as (seed, value)
         reached: time at which the runs first reached the level; None if no level was asked for, and for a record
         runs: the runs
@@ -86,8 +85,8 @@ class Difference:
     Attributes:
         label: label of the group
         value: its pooled value minus that of the first group
-        low: lower 95 % bound: seeds and episodes are resampled, and for a share it is at most Newcombe's; for a share
-            of one run each in the same episodes, it is Tango's
+        low: lower 95 % bound: over seeds and episodes, and for a share at most Newcombe's; for a share of one run each
+            in the same episodes, it is Tango's
         high: upper 95 % bound, likewise
         over_seeds: True if both groups have several seeds; otherwise the bounds ignore how much seeds differ
         probability: probability that a run of this group beats a run of the first, with bounds; None if a group has
@@ -347,15 +346,16 @@ def _groups(runs: Sequence[EvaluatedRun], metric: Metric, level: float | None) -
 def _pooled(metric: Metric, runs: Sequence[EvaluatedRun]) -> Estimate:
     """Estimates a metric over the episodes of all runs, each of which has a value.
 
-    With several runs, the bounds also enclose those of a bootstrap over seeds and episodes, because episodes of one
-    seed are not independent of each other.
+    With several runs, the bounds also enclose those over seeds and episodes (``widened_over_runs``), because episodes
+    of one seed are not independent of each other.
     """
     pooled = estimate(metric, [episode for run in runs for episode in run.episodes])
     assert pooled is not None
     if pooled.low is None or pooled.high is None:
         return pooled
     values, shared = _values(metric, runs)
-    low, high = widened_over_runs((pooled.low, pooled.high), values[0], shared=shared)
+    shares = metric.reduction is Mean
+    low, high = widened_over_runs((pooled.low, pooled.high), values[0], shares=shares, shared=shared)
     return replace(pooled, low=low, high=high)
 
 

@@ -44,7 +44,7 @@ class Pair:
     Attributes:
         first: label of the one
         second: label of the other
-        runs: number of runs of each; with more than one, seeds are resampled as well as episodes
+        runs: number of runs of each; with more than one, seeds vary as well as episodes
         pairs: number of episodes that all of them ran
         unpaired: number of episodes that only some of them ran
         first_only: task and seed of the episodes in which only the first succeeds; empty where one has several runs

@@ -148,8 +148,6 @@ def _only_pairs(comparison: Comparison) -> bool:
     return len(comparison.pairs) == count * (count - 1) / 2
 
 
-FEW_SEEDS = 10
-"""Runs of each group below which a bootstrap over seeds may promise too much (``difference_test``)."""
 SHOWN_FLIPS = 5
 """Episodes that are named of those in which only one of two policies succeeds."""
 
@@ -201,12 +199,11 @@ def _notes_on_pairs(pairs: Sequence[Pair]) -> list[str]:
         notes.append("they compare these policies, not their methods: other training seeds are not covered")
         notes.append("only 1st, only 2nd: episodes that one of the two solves; --json names all of them")
     if any(pair.is_over_seeds for pair in pairs):
-        notes.append("pairs with several seeds: bootstrap over seeds and over the episodes that they share (Owen 2007)")
-        if (
-            min(max(pair.runs) if 1 in pair.runs else min(pair.runs) for pair in pairs if pair.is_over_seeds)
-            < FEW_SEEDS
-        ):
-            notes.append(f"fewer than {FEW_SEEDS} seeds that differ much: p is too small, and the interval too narrow")
+        notes.append(
+            "pairs with several seeds: Student's t over seeds and over the episodes that they share (Hillis 2014)"
+        )
+        if any(1 in pair.runs for pair in pairs if pair.is_over_seeds):
+            notes.append("where one of the two has one seed, its other seeds are not covered")
     if any(not pair.is_decided for pair in pairs):
         notes.append("?: which one is better cannot be told")
     if any(pair.is_too_alike for pair in pairs):
@@ -253,7 +250,7 @@ def _notes(comparison: Comparison) -> Sequence[str]:
     if len(comparison.groups) > 1 and comparison.best_set:
         notes.append("*: none of the others is shown to be better (95 %): the best one is among them")
     if any(len(group.runs) > 1 for group in comparison.groups):
-        notes.append("several seeds: the interval also contains the bootstrap interval over seeds and episodes")
+        notes.append("several seeds: the interval is never narrower than that over seeds and episodes (Student's t)")
     if comparison.pairs:
         notes += _notes_on_pairs(comparison.pairs)
     if any(task.differences for task in comparison.tasks):

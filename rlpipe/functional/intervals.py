@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from rlpipe.functional.paired import Z_95, tango_interval, wins_and_losses
 
 
-def wilson_interval(successes: int, episodes: int, *, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson_interval(successes: float, episodes: float, *, z: float = Z_95) -> tuple[float, float]:
     """Bounds of a success rate, 95 % by default.  Wilson 1927, JASA 22:209-212.
 
     Unlike ``p +- z sqrt(p (1 - p) / n)``, they stay inside [0, 1] and do not coincide at 0 and n successes.
@@ -35,9 +35,7 @@ def wilson_interval(successes: int, episodes: int, *, z: float = 1.9599639845400
     return low, high
 
 
-def newcombe_interval(
-    first: tuple[int, int], second: tuple[int, int], *, z: float = 1.959963984540054
-) -> tuple[float, float]:
+def newcombe_interval(first: tuple[int, int], second: tuple[int, int], *, z: float = Z_95) -> tuple[float, float]:
     """Bounds of the difference p_1 - p_2 of two success rates, 95 % by default, from the Wilson bounds (l, u) of each:
     ``d - sqrt((p_1 - l_1)^2 + (u_2 - p_2)^2)``, ``d + sqrt((u_1 - p_1)^2 + (p_2 - l_2)^2)``.
     Newcombe 1998, Statistics in Medicine 17:873-890, method 10.
@@ -95,50 +93,109 @@ def bootstrap_interval(values: ArrayLike, *, level: float = 0.95) -> tuple[float
     return bound((1 - level) / 2), bound((1 + level) / 2)
 
 
-def bootstrap_over_runs(runs: Sequence[ArrayLike], *, shared: bool = False, level: float = 0.95) -> tuple[float, float]:
-    """Bounds of the mean over the episodes of several runs: percentile bootstrap that draws runs with replacement, and
-    episodes.
+def variance_over_runs(groups: Sequence[Sequence[ArrayLike]], *, shared: bool = False) -> tuple[float, float]:
+    """Variance of the mean over the episodes of a group of runs, or of the difference of two such means, where seeds
+    and episodes vary, and its degrees of freedom.
 
-    Where the runs share their episodes, what makes one easy makes it easy for all, so one draw of episodes serves every
-    drawn run: pigeonhole bootstrap, Owen 2007, Annals of Applied Statistics 1:386-411. Otherwise each drawn run has a
-    draw of its own: Davison and Hinkley 1997, section 3.8.
-
-    Args:
-        runs: for each run its [n] values, one per episode.
-        shared: number i is the same episode in every run.
-        level: of confidence.
-    """
-    generator = np.random.default_rng(0)
-    return _percentiles(_crossed_means([runs], generator)[0] if shared else _pooled_means(runs, generator), level)
-
-
-def bootstrap_difference(
-    first: Sequence[ArrayLike], second: Sequence[ArrayLike], *, shared: bool = False, level: float = 0.95
-) -> tuple[float, float]:
-    """Bounds of the difference of two such means, by the same bootstrap.
+    Of n runs in the same m episodes, with s^2 the variance between the means of runs and Cov the covariance over
+    episodes of the mean of a run with that of another one, of its group (2) or of the other group (3), it is
+    ``sum_g s_g^2 / n_g + max(0, sum_g Cov2_g - 2 Cov3)``: Obuchowski and Rockette 1995, Communications in Statistics
+    24:285-308, for readers (here seeds) nested within tests (here groups): Hillis 2014, Statistics in Medicine
+    33:330-360, p. 344. A group of one run has no s^2: then its seeds are not covered. Runs with episodes of their own
+    have s^2 / n alone, which contains what episodes vary; each weighs by their number (Cochran 1977, section 6.3).
+    Few seeds make s^2 uncertain, so the degrees of freedom are ``V^2 / sum_i V_i^2 / f_i`` over the parts V_i, with
+    n - 1 for seeds and m - 1 for episodes: Satterthwaite 1946, Biometrics Bulletin 2:110-114.
 
     Args:
-        first: for each run its [n] values, one per episode.
-        second: likewise, of the runs to subtract.
-        shared: number i is the same episode in every run of both.
-        level: of confidence.
+        groups: one or two groups; of each run its [m] values, one per episode.
+        shared: number i is the same episode in every run of all groups.
+    Returns:
+        Variance, in the square of the values' unit, and degrees of freedom: infinite where the variance is 0.
     """
-    return _percentiles(_drawn_differences(first, second, shared), level)
+    parts = list[tuple[float, int]]()
+    for runs in groups:
+        samples = [np.asarray(run, dtype=np.float64) for run in runs]
+        if len(samples) > 1:
+            sizes = np.array([sample.size for sample in samples], dtype=np.float64)
+            means = np.array([sample.mean() for sample in samples])
+            offsets = (means - sizes @ means / sizes.sum()) * sizes / sizes.mean()
+            parts.append((float(offsets @ offsets) / (len(samples) - 1) / len(samples), len(samples) - 1))
+        elif not shared and samples[0].size > 1:
+            parts.append((float(samples[0].var(ddof=1)) / samples[0].size, samples[0].size - 1))
+    if shared and (episodes := np.size(groups[0][0])) > 1:
+        parts.append((max(0.0, _covariance_of_episodes(groups)) / episodes, episodes - 1))
+    variance = sum(part for part, _ in parts)
+    uncertainty = sum(part * part / freedom for part, freedom in parts)
+    return variance, variance * variance / uncertainty if uncertainty > 0 else math.inf
+
+
+def _covariance_of_episodes(groups: Sequence[Sequence[ArrayLike]]) -> float:
+    """``m (sum_g Cov2_g - 2 Cov3)`` of one or two groups; a run that is alone in its group counts with its variance."""
+    tables = [np.asarray(runs, dtype=np.float64) for runs in groups]  # [runs, episodes] each
+    means = [table.mean(0) for table in tables]
+    total = float(np.var(means[0] - means[1] if len(means) == 2 else means[0], ddof=1))
+    for table, mean in zip(tables, means, strict=True):
+        if (runs := len(table)) > 1:  # what is left of a run beyond its group's mean is no covariance of two
+            total -= float(np.var(table - mean, axis=1, ddof=1).sum()) / (runs - 1) / runs
+    return total
+
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(256)
+_MOST_FREEDOM = 1e4
+"""Degrees of freedom beyond which Student's distribution is taken as if it had so many."""
+
+
+def student_tail(t: float, freedom: float) -> float:
+    """Probability that Student's t exceeds a value of at least 0: with ``t = sqrt(f) / tan(a)`` it is
+    ``Gamma((f + 1) / 2) / (sqrt(pi) Gamma(f / 2))`` times the integral of ``sin(x)^(f - 1)`` from 0 to a.
+
+    Args:
+        t: value, infinite for a difference without variance.
+        freedom: degrees of freedom f, at least 1.
+    """
+    f = min(freedom, _MOST_FREEDOM)
+    angle = math.atan2(math.sqrt(f), t)
+    powers = (f - 1) * np.log(np.sin(angle * (_NODES + 1) / 2)) if angle else np.full_like(_NODES, -math.inf)
+    scale = math.exp(math.lgamma((f + 1) / 2) - math.lgamma(f / 2)) / math.sqrt(math.pi)
+    return float(scale * angle / 2 * (_WEIGHTS @ np.exp(powers)))
+
+
+def student_quantile(level: float, freedom: float) -> float:
+    """Value that Student's t exceeds in size with probability ``1 - level``, of at least 1 degree of freedom."""
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        middle = (low + high) / 2  # in the angle, because the quantile has no bound
+        is_beyond = 2 * student_tail(1 / math.tan(middle), freedom) < 1 - level
+        low, high = (middle, high) if is_beyond else (low, middle)
+    return 1 / math.tan(high)
 
 
 def widened_over_runs(
-    bounds: tuple[float, float], runs: Sequence[ArrayLike], *, shared: bool = False
+    bounds: tuple[float, float], runs: Sequence[ArrayLike], *, shares: bool, shared: bool = False
 ) -> tuple[float, float]:
-    """Returns bounds of a mean over episodes that also enclose those over runs, whose episodes depend on each other.
+    """Returns 95 % bounds of a mean over episodes that also enclose those over runs, whose episodes depend on each
+    other: ``mean +- t sqrt(V)`` of ``variance_over_runs``, with Student's t.
+
+    A share has Wilson's instead, of ``p (1 - p) / V`` episodes and with t for z, because so few seeds say little of
+    what is left up to 0 and 1: Korn and Graubard 1998, Survey Methodology 24:193-201 (effective number of episodes);
+    Franco et al. 2019, Journal of Survey Statistics and Methodology 7:334-364 (Wilson's of it).
 
     Args:
         bounds: lower and upper one, from all episodes alike
         runs: value of each episode, of each run; one run adds nothing
+        shares: True if every value is 0 or 1
         shared: number i is the same episode in every run
     """
     if len(runs) == 1:
         return bounds
-    low, high = bootstrap_over_runs(runs, shared=shared)
+    variance, freedom = variance_over_runs([runs], shared=shared)
+    if variance == 0:
+        return bounds
+    mean, t = float(np.concatenate([np.ravel(run) for run in runs]).mean()), student_quantile(0.95, freedom)
+    low, high = mean - t * math.sqrt(variance), mean + t * math.sqrt(variance)
+    if shares:
+        episodes = mean * (1 - mean) / variance
+        low, high = wilson_interval(mean * episodes, episodes, z=t)
     return min(low, bounds[0]), max(high, bounds[1])
 
 
@@ -152,8 +209,9 @@ def difference_interval(
 ) -> tuple[float, float]:
     """Returns bounds of how much higher the mean of all episodes is in our runs than in theirs.
 
-    Shares of one run each, in the same episodes, have Tango's interval. All others are bootstrapped, and for shares the
-    bounds also enclose Newcombe's, because a bootstrap alone would be certain of 400 successes against 400.
+    Shares of one run each, in the same episodes, have Tango's interval. All others are ``difference +- t sqrt(V)`` of
+    ``variance_over_runs``, with Student's t, and for shares the bounds also enclose Newcombe's, because V alone would
+    be certain of 400 successes against 400.
 
     Args:
         ours: value of each episode, of each run
@@ -165,11 +223,13 @@ def difference_interval(
     z = Z_95 if level == 0.95 else NormalDist().inv_cdf((1 + level) / 2)
     if shares and shared and len(ours) == len(theirs) == 1:
         return tango_interval(len(ours[0]), *wins_and_losses(ours[0], theirs[0]), z=z)
-    bounds = [bootstrap_difference(ours, theirs, shared=shared, level=level)]
-    if shares:
-        counts = [(round(sum(map(sum, runs))), sum(map(len, runs))) for runs in (ours, theirs)]
-        bounds.append(newcombe_interval(counts[0], counts[1], z=z))
-    return min(low for low, _ in bounds), max(high for _, high in bounds)
+    variance, freedom = variance_over_runs([ours, theirs], shared=shared)
+    difference, reach = _difference(ours, theirs), student_quantile(level, freedom) * math.sqrt(variance)
+    low, high = difference - reach, difference + reach
+    if not shares:
+        return low, high
+    least, most = newcombe_interval(_successes(ours), _successes(theirs), z=z)
+    return max(-1.0, min(low, least)), min(1.0, max(high, most))
 
 
 def probability_of_improvement(
@@ -196,36 +256,37 @@ def difference_test(
     ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], *, shared: bool = False
 ) -> float:
     """Two-sided p-value of equal shares in two groups of runs: one minus the highest level at which
-    ``difference_interval`` leaves out 0.  Davison and Hinkley 1997, section 4.4, with 1 added to what was drawn.
+    ``difference_interval`` leaves out 0, so the larger one of Student's and of Newcombe's.
 
-    It is the larger one of the bootstrap's, at least 2 / (RESAMPLES + 1), and of Newcombe's. With few seeds that differ
-    much (a standard deviation of 1.5 in the logit of success, 100 episodes) it is below 0.05 for 20, 17, 10 and 5 % of
-    equal groups of 2, 3, 5 and 10 seeds each; with a third of that deviation for 9, 6, 3 and 4 %.
+    Of equal groups of 2, 3, 5 and 10 seeds in 100 shared episodes, at most 6 % have one below 0.05, whether seeds
+    differ much (a standard deviation of 1.5 in the logit of success) or not at all.
 
     Args:
         ours: 0 or 1 for each episode, of each run, of which one group at least has several
         theirs: likewise
         shared: number i is the same episode in every run of both
     """
-    drawn = _drawn_differences(ours, theirs, shared)
-    beyond = 1 + min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0))
-    counts = [(round(sum(map(sum, runs))), sum(map(len, runs))) for runs in (ours, theirs)]
+    variance, freedom = variance_over_runs([ours, theirs], shared=shared)
+    difference = abs(_difference(ours, theirs))
+    t = difference / math.sqrt(variance) if variance > 0 else math.inf if difference else 0.0
+    counts = _successes(ours), _successes(theirs)
     lowest_z, highest_z = 0.0, 40.0  # between which Newcombe's interval begins to hold 0
     for _ in range(50):
         z = (lowest_z + highest_z) / 2
-        low, high = newcombe_interval(counts[0], counts[1], z=z)
+        low, high = newcombe_interval(*counts, z=z)
         lowest_z, highest_z = (lowest_z, z) if low <= 0 <= high else (z, highest_z)
-    return max(min(1.0, 2 * beyond / (RESAMPLES + 1)), math.erfc(lowest_z / math.sqrt(2)))
+    return min(1.0, max(2 * student_tail(t, freedom), math.erfc(lowest_z / math.sqrt(2))))
 
 
-def _drawn_differences(first: Sequence[ArrayLike], second: Sequence[ArrayLike], shared: bool) -> NDArray[np.float64]:
-    """[RESAMPLES] differences of the means of two groups of runs."""
-    generator = np.random.default_rng(0)
-    if shared:
-        ours, theirs = _crossed_means([first, second], generator)
-    else:
-        ours, theirs = _pooled_means(first, generator), _pooled_means(second, generator)
+def _difference(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> float:
+    """Difference of the means over all episodes of two groups of runs."""
+    ours, theirs = (float(np.concatenate([np.ravel(run) for run in runs]).mean()) for runs in (first, second))
     return ours - theirs
+
+
+def _successes(runs: Sequence[Sequence[float]]) -> tuple[int, int]:
+    """Successes and episodes of all runs."""
+    return round(sum(map(sum, runs))), sum(map(len, runs))
 
 
 def _percentiles(drawn: NDArray[np.float64], level: float) -> tuple[float, float]:
@@ -242,30 +303,3 @@ def _resampled_means(sample: NDArray[np.float64], count: int, generator: np.rand
         for begin in range(0, count, step)
     ]
     return np.concatenate(means) if means else np.empty(0)
-
-
-def _pooled_means(runs: Sequence[ArrayLike], generator: np.random.Generator) -> NDArray[np.float64]:
-    """[RESAMPLES] means over all episodes of drawn runs; each run weighs by its number of episodes."""
-    samples = [np.sort(np.asarray(run, dtype=np.float64)) for run in runs]
-    drawn = generator.integers(len(samples), size=(RESAMPLES, len(samples)))
-    means, sizes = np.empty(drawn.shape), np.array([sample.size for sample in samples])[drawn]
-    for index, sample in enumerate(samples):
-        here = drawn == index
-        means[here] = _resampled_means(sample, int(here.sum()), generator)
-    pooled: NDArray[np.float64] = (means * sizes).sum(1) / sizes.sum(1)
-    return pooled
-
-
-def _crossed_means(groups: Sequence[Sequence[ArrayLike]], generator: np.random.Generator) -> list[NDArray[np.float64]]:
-    """[RESAMPLES] means of each group over drawn runs of its own and one draw of the episodes that all runs share."""
-    tables = [np.asarray(runs, dtype=np.float64) for runs in groups]  # [runs, episodes] each
-    episodes = tables[0].shape[1]
-    runs = [generator.integers(len(table), size=(RESAMPLES, len(table))) for table in tables]
-    means: list[list[NDArray[np.float64]]] = [[] for _ in tables]
-    step = max(1, _AT_ONCE // episodes)
-    for begin in range(0, RESAMPLES, step):
-        drawn = generator.integers(episodes, size=(min(step, RESAMPLES - begin), episodes))
-        for table, rows, parts in zip(tables, runs, means, strict=True):
-            of_runs = np.stack([values[drawn].mean(1) for values in table], axis=1)
-            parts.append(np.take_along_axis(of_runs, rows[begin : begin + step], axis=1).mean(1))
-    return [np.concatenate(parts) for parts in means]

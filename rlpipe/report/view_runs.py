@@ -65,7 +65,7 @@ def _reading(comparison: Comparison) -> list[str]:
     """Notes that a reader needs to understand the numbers."""
     notes = []
     if any(len(group.runs) > 1 for group in comparison.groups):
-        notes.append("Intervals of several seeds also contain the bootstrap interval over seeds and episodes.")
+        notes.append("Intervals of several seeds are never narrower than those over seeds and episodes (Student's t).")
     if comparison.differences and not all(difference.over_seeds for difference in comparison.differences):
         notes.append("With one seed, the interval of a difference does not include the variation between seeds.")
     if any(difference.probability is not None for difference in comparison.differences):

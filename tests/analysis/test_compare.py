@@ -24,10 +24,10 @@ from rlpipe.analysis.evaluated_run import EvaluatedRun
 from rlpipe.cli import app
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import (
-    bootstrap_difference,
-    bootstrap_over_runs,
+    difference_interval,
     newcombe_interval,
     probability_of_improvement,
+    widened_over_runs,
     wilson_interval,
 )
 from rlpipe.run.directory import RunDirectory, read_jsonl
@@ -211,16 +211,18 @@ def test_the_interval_of_one_seed_is_over_its_episodes(runs):
 def test_the_interval_of_several_seeds_is_never_narrower_than_over_episodes_or_over_seeds(runs):
     (good,) = compare(runs["good"]).groups
     over_episodes = wilson_interval(17, 18)
-    over_seeds = bootstrap_over_runs([[1] * 6, [1] * 6, [1] * 5 + [0]], shared=True)
+    runs_of_good = [[1] * 6, [1] * 6, [1] * 5 + [0]]
+    over_seeds = widened_over_runs((17 / 18, 17 / 18), runs_of_good, shares=True, shared=True)
     assert good.pooled.low == min(over_episodes[0], over_seeds[0])
-    assert good.pooled.high == max(over_episodes[1], over_seeds[1]) == 1.0
+    assert good.pooled.high == max(over_episodes[1], over_seeds[1]) < 1.0
 
 
 def test_seeds_that_differ_widen_the_interval_of_their_mean():
-    alike = bootstrap_over_runs([[1, 0] * 50] * 4)
-    unlike = bootstrap_over_runs([[1] * 100, [0] * 100] * 2)
-    assert alike == pytest.approx(wilson_interval(200, 400), abs=0.01)
-    assert unlike == (0.0, 1.0)
+    over_episodes = wilson_interval(200, 400)
+    assert widened_over_runs(over_episodes, [[1, 0] * 50] * 4, shares=True) == over_episodes
+    assert widened_over_runs(over_episodes, [[1] * 100, [0] * 100] * 2, shares=True) == pytest.approx(
+        (0.06, 0.94), abs=0.01
+    )
 
 
 def test_a_difference_is_against_the_first_group(runs):
@@ -237,8 +239,8 @@ def test_the_interval_of_a_difference_is_never_narrower_than_over_episodes_alone
 
 
 def test_seeds_that_differ_widen_the_interval_of_a_difference():
-    alike = bootstrap_difference([[1, 0] * 50] * 4, [[0] * 100] * 4)
-    unlike = bootstrap_difference([[1] * 100, [0] * 100] * 2, [[0] * 100] * 4)
+    alike = difference_interval([[1, 0] * 50] * 4, [[0] * 100] * 4, shares=True)
+    unlike = difference_interval([[1] * 100, [0] * 100] * 2, [[0] * 100] * 4, shares=True)
     assert unlike[1] - unlike[0] > 2 * (alike[1] - alike[0])
 
 
@@ -585,12 +587,12 @@ def test_the_table_shows_groups_differences_and_levels(runs):
     code, table = command(*runs["bad"], *runs["good"])
     rows = [re.sub(r"\s{2,}", " | ", line.strip()) for line in table.splitlines()]
     assert code == 0
-    assert "bad | 0.250 | [0.000, 0.667] | 12 | 2 | 0.167 | 0.333" in rows
-    assert "good | 0.944* | [0.742, 1.000] | 18 | 3 | 0.833 | 1.000" in rows
+    assert "bad | 0.250 | [0.046, 0.697] | 12 | 2 | 0.167 | 0.333" in rows
+    assert "good | 0.944* | [0.428, 0.997] | 18 | 3 | 0.833 | 1.000" in rows
     assert "success_once, P(better) than bad" in rows
     assert "good | 1.00 | -" in rows
     row = next(row for row in rows if row.startswith("bad | -0.694")).split(" | ")
-    assert row[3:] == ["-", "-", "0.001", "2nd", "-"]
+    assert row[3:] == ["-", "-", "0.004", "2nd", "-"]
     assert "all pairs of runs agree" in table
     assert "good | 2 of 3 | 72 | 0:00:30" in rows
     assert max(map(len, table.splitlines())) <= 100

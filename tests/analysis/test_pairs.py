@@ -283,7 +283,7 @@ def seeds(tmp_path) -> list[Group]:
 Group = tuple[str, list[EvaluatedRun]]
 
 
-def test_groups_of_seeds_have_a_row_among_the_pairs_by_the_crossed_bootstrap(seeds):
+def test_groups_of_seeds_have_a_row_among_the_pairs_over_seeds_and_shared_episodes(seeds):
     first = pairs_of(m.EVAL_SUCCESS_ONCE, seeds)[0]
     ours, others = ([float(digit) for digit in outcomes] for outcomes in (OURS, "0" * 25 + "1" * 5 + "0" * 20))
     rows = [ours] * 3, [others] * 3
