@@ -249,7 +249,7 @@ def test_a_command_that_fails_is_named_with_its_last_words(trained, tmp_path, ca
 def test_the_list_says_what_is_done_and_what_is_missing(trained, capsys):
     assert trained.call("--list") == 0
     lines = {words[0]: words for words in map(str.split, capsys.readouterr().out.splitlines())}
-    assert lines["race"][1:] == ["0,", "1", "0.500", "[0.167,", "0.833]"]
+    assert lines["race"][1:] == ["0,", "1", "0.500", "[0.123,", "0.877]"]
     assert lines["floors"][1:] == ["zero"]
     assert lines["later"][1:] == ["0,", "1"]
 
@@ -391,7 +391,7 @@ def test_the_page_and_the_pictures_need_the_results_alone(trained, tmp_path):
     assert written.endswith(f"\n{page.END}\nafter\n")
     row = next(line for line in written.splitlines() if line.startswith("| `race`"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[:8] == ["`race`", "Race", "none", "`ppo`, then `ppo`", "0.500 [0.167, 0.833]", "0, 1: 0.500, 0.500",
+    assert cells[:8] == ["`race`", "Race", "none", "`ppo`, then `ppo`", "0.500 [0.123, 0.877]", "0, 1: 0.500, 0.500",
                          "-, 0.500, -", "12"]  # fmt: skip
     assert (cells[8], cells[9], cells[12]) == ("192", "32", "1")
     assert "Not run yet: `otherwise`, `later`." in written
@@ -413,8 +413,8 @@ def test_a_row_is_compared_with_the_one_that_it_names(trained, tmp_path):
     lines = {
         line.split("`")[1]: line.split(" | ")[2:5] for line in copy.report().splitlines() if line.startswith("| `")
     }
-    assert lines["race"] == ["0.500 [0.167, 0.833]", "-", "0, 1: 0.500, 0.500"]
-    assert lines["changed"] == ["1.000 [0.758, 1.000]", "+0.500 [+0.154, +0.833]", "0, 1: 1.000, 1.000"]
+    assert lines["race"] == ["0.500 [0.123, 0.877]", "-", "0, 1: 0.500, 0.500"]
+    assert lines["changed"] == ["1.000 [0.758, 1.000]", "+0.500 [-0.075, +1.000]", "0, 1: 1.000, 1.000"]
     drawn = {file.name for file in (copy.folder / "docs" / "images").iterdir()}
     assert drawn == {"sparse_choices.png"}  # no curve: nothing is learnt there for its own sake
 
@@ -428,7 +428,7 @@ def test_success_in_the_last_step_stands_beside_what_others_have_published(train
     (copy.folder / "results" / "race.json").write_text(json.dumps(ended))
     line = next(line for line in copy.report().splitlines() if line.startswith("| `race`"))
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[3:6] == ["0.500 [0.167, 0.833]", "0, 1: 0.500, 0.500", "1.000"]
+    assert cells[3:6] == ["0.500 [0.123, 0.877]", "0, 1: 0.500, 0.500", "1.000"]
     assert cells[-1] == "0.9 (theirs)"
 
 
