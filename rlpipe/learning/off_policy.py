@@ -6,6 +6,7 @@ The counterpart of ``learning.on_policy`` for the algorithms of ``algorithms.sha
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -190,13 +191,14 @@ class OffPolicyLearner(LearnerBase):
 
     def _rehearsal(self) -> Callable[[], object]:
         """Returns gradient steps of a copy, on any stored transitions, to measure how long they take."""
-        copied: OffPolicyAlgorithm | None = None
         count = self._options.batch_size
-        drawn, _ = self._replay.draw(count, torch.Generator().manual_seed(0))
+
+        @functools.cache
+        def trial() -> tuple[OffPolicyAlgorithm, Drawn]:
+            return copy.deepcopy(self._algorithm), self._replay.draw(count, torch.Generator().manual_seed(0))[0]
 
         def steps() -> None:
-            nonlocal copied
-            copied = copied or copy.deepcopy(self._algorithm)
+            copied, drawn = trial()
             for _ in range(2):  # with one of the policy, which is due every other time by default
                 copied.step(self._replay.transitions(self._replay.read(drawn))._replace(drawn=copied.draw(count)))
 
