@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ObjectLostError, RayActorError, RayError
 
 from rlpipe.distributed.nodes import ANSWER_SECONDS, run_on_node
 from rlpipe.distributed.post_mortem import describe_end, log_lines
@@ -149,7 +149,9 @@ class Actor:
         self.handle = (
             ray.remote(titled).options(name=unique, **options).remote(path, dict(environment), searched_folders())
         )
+        self._methods: dict[tuple[str, int], Any] = {}
         self.location_ref = self.handle.where.remote()
+        self._location: Location | None = None
 
     def load(self, *modules: str) -> Any:
         """Has the process import modules; returns a reference."""
@@ -166,19 +168,45 @@ class Actor:
             method: function of its class, of which the name is sent.
             num_returns: number of references to return; with several, the method returns as many objects.
         """
-        return self.handle.call.options(num_returns=num_returns).remote(method.__name__, *args, **named)
+        return self._method("call", num_returns).remote(method.__name__, *args, **named)
 
     def call_within(self, seconds: float, method: Callable[..., Any], *args: Any, num_returns: int = 1) -> Any:
         """As ``call``; a call of more than this many seconds leaves what its threads were doing in the log."""
-        return self.handle.call_within.options(num_returns=num_returns).remote(seconds, method.__name__, *args)
+        return self._method("call_within", num_returns).remote(seconds, method.__name__, *args)
+
+    def _method(self, name: str, num_returns: int) -> Any:
+        """Returns a method of the handle, which is kept: making one takes longer than calling it."""
+        key = name, num_returns
+        if key not in self._methods:
+            self._methods[key] = getattr(self.handle, name).options(num_returns=num_returns)
+        return self._methods[key]
 
     def location(self, timeout: float = ANSWER_SECONDS) -> Location | None:
-        """Returns where the process runs or ran, or None if it has not started."""
-        try:
-            location: Location = ray.get(self.location_ref, timeout=timeout)
-        except RayError:
-            return None
-        return location
+        """Returns where the process runs or ran, or None if it has not answered, or died before it had."""
+        if self._location is None:
+            try:
+                self._location = ray.get(self.location_ref, timeout=timeout)
+            except RayError as error:
+                if isinstance(error, ObjectLostError):  # the answer, not the actor: the next call may have another
+                    self.location_ref = self.handle.where.remote()
+        return self._location
+
+    def clock_offset(self) -> float | None:
+        """Returns the seconds by which the clock of the actor's node is ahead of the driver's; None without an answer.
+
+        Uses the quickest of three answers, and takes each as given half way between question and answer (Cristian
+        1989, "Probabilistic clock synchronization").
+        """
+        answers: list[tuple[float, float]] = []
+        for _ in range(3):
+            asked_at = time.time()
+            try:
+                clock = ray.get(self.handle.where.remote()).clock
+            except RayError:
+                return None
+            answered_at = time.time()
+            answers.append((answered_at - asked_at, clock - (asked_at + answered_at) / 2))
+        return round(min(answers)[1], 6)
 
     def memory(self) -> Any:
         """Returns the reference of the resident bytes of the process."""

@@ -16,7 +16,7 @@ class CallError(Exception):
         refusal: the ConfigError or ContractError that the actor raised; None if it raised something else or did not
             raise.
         is_loss: True if a process or an object is gone; False if code in the actor raised.
-        lost_actor: Ray's id of the actor that is gone; None if unknown.
+        actor: Ray's id of the actor that is gone, or whose code raised; None if unknown.
     """
 
     def __init__(
@@ -25,13 +25,13 @@ class CallError(Exception):
         *,
         refusal: ConfigError | ContractError | None = None,
         is_loss: bool = False,
-        lost_actor: str | None = None,
+        actor: str | None = None,
     ) -> None:
         super().__init__(str(error))
         self.error = error
         self.refusal = refusal
         self.is_loss = is_loss
-        self.lost_actor = lost_actor
+        self.actor = actor
 
 
 class Answers(Protocol):

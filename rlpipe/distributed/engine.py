@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import platform
-import re
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
 from rlpipe.backends.base import Place, RunInfo
 from rlpipe.collection.evaluator import Watch
@@ -24,13 +23,14 @@ from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.plan import Plan
 from rlpipe.config.schema import Stage
 from rlpipe.distributed.actors import Actor
+from rlpipe.distributed.answers import CallError
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.launcher import Launcher
 from rlpipe.distributed.node_checks import preflight
 from rlpipe.distributed.nodes import alive_nodes, draining_nodes, own_node_id
 from rlpipe.distributed.placement import run_bundles
 from rlpipe.distributed.placement_group import RunPlacement
-from rlpipe.distributed.post_mortem import means_loss, user_error
+from rlpipe.distributed.post_mortem import means_loss, raised_in, user_error
 from rlpipe.distributed.process_template import template_for
 from rlpipe.distributed.ray_answers import RayAnswers
 from rlpipe.distributed.roles import Role
@@ -85,6 +85,7 @@ class RayEngine:
         self._logger: Actor | None = None
         self._next_logger: Actor | None = None  # starting, after its predecessor was lost
         self._placement: RunPlacement | None = None
+        self._waiting_servers: Ready | None = None  # what servers are made from that have started, until they are made
         self._rendezvous_store: Any = None  # must live as long as the learners
         self._steps = [0] * self.num_workers  # of each environment in this incarnation, by rank
         self._draining: set[str] = set()
@@ -123,11 +124,11 @@ class RayEngine:
         log.info("Starting %d rollout worker%s with %d environments each", count, "" if count == 1 else "s", each)
         self._launcher.begin(self._placement, plan, incarnation)
         self._launcher.start_servers()
-        self._worker_pool = WorkerPool(config, count, self._launcher, RayAnswers(), self._lost_dependency)
+        self._worker_pool = WorkerPool(config, count, self._launcher, RayAnswers(), self._failure_elsewhere)
         self._opened = True
         self._start_learner_processes()  # beside the simulators: run.json will say where they are
         ready = self._worker_pool.wait_until_ready()
-        self._make_servers(ready)
+        self._waiting_servers = ready  # a loss of theirs costs the start no workers: ``rebuild`` repairs it
         return replace(ready, notes=(*ready.notes, *(warning.sentence for warning in warnings)))
 
     def _check_numbers(self) -> None:
@@ -145,18 +146,24 @@ class RayEngine:
                 "rollout.num_workers."
             )
 
-    def _make_servers(self, ready: Ready) -> None:
-        """Makes the servers and waits for them: a server runs calls side by side, so later ones could overtake."""
-        count = len(self._servers)
+    def _make_servers(self) -> None:
+        """Makes the servers, unless they are made, and waits for them: a server runs calls side by side, so later ones
+        could overtake.
+        """
+        ready, count = self._waiting_servers, len(self._servers)
+        if ready is None:
+            return
         ranks = [range(index, self.num_workers, count) for index in range(count)]
         self.wait(
             [server.make(self._config, ready.spec, index, ranks[index]) for index, server in enumerate(self._servers)]
         )
+        self._waiting_servers = None
 
     def start_learner(self, ready: Ready, state: Checkpoint | None, warm: Weights | None = None) -> Any:
         config = self._config
         first = state is None and self._launcher.num_learners == 1 and self._launcher.incarnation == 0
         seeded = first and not config.policy_class.from_files
+        self._make_servers()
         self._make_learners(ready, state)
         on_gpu = config.learner.device.startswith("cuda")
         if seeded and not (warm or config.demos or config.curriculum_class.chooses or on_gpu):
@@ -200,7 +207,8 @@ class RayEngine:
         self._next_logger = self._launcher.start_logger()  # beside the learner, because it takes seconds
         self._next_logger.load(MetricLogger.__module__, self._config.algorithm_class.__module__)
         self._launcher.start_servers()
-        self._make_servers(ready)
+        self._waiting_servers = ready
+        self._make_servers()
         self._start_learner_processes()
         self._make_learners(ready, state)
         self._worker_pool.start_over(
@@ -230,39 +238,34 @@ class RayEngine:
         }
 
     def _locations(self) -> dict[str, dict[str, Any]]:
-        """Returns host, node and clock of each actor; the metric logger will be on the driver's node."""
-        node, timeout = own_node_id(), self._config.cluster.start_timeout
+        """Returns host, node and clock of each actor; the metric logger will be on the driver's node.
+
+        An actor that cannot be asked because it has died is left out: whoever needs it next finds its loss.
+        """
+        started = [*self._worker_pool.actors, *self._servers, *self._learners]
+        self._check_started(started)
+        node = own_node_id()
         driver = {"host": platform.node(), "node": node, "clock": 0.0}
-        started = [actor for actor in self.actors if actor is not self._logger]
-        try:
-            locations = ray.get([actor.location_ref for actor in started], timeout=timeout)
-        except GetTimeoutError as error:
-            raise ConfigError(
-                f"some actors of the run had not started after {timeout:g} s (cluster.start_timeout). Check whether "
-                "the cluster is busy, and whether any node matches cluster.learner_nodes."
-            ) from error
-        except RayError as error:
-            raise self._explained(error) from None
-        clocks, places = {node: 0.0}, {"driver": driver}
-        for actor, at in zip(started, locations, strict=True):
-            if at.node not in clocks:
-                clocks[at.node] = self._clock_offset(actor)
-            places[actor.name] = {"host": at.host, "node": at.node, "pid": at.pid, "clock": clocks[at.node]}
+        clocks: dict[str, float | None] = {node: 0.0}
+        places: dict[str, dict[str, Any]] = {"driver": driver}
+        for actor in started:
+            if (at := actor.location()) is None:
+                continue
+            if clocks.get(at.node) is None:
+                clocks[at.node] = actor.clock_offset()
+            if (clock := clocks[at.node]) is not None:
+                places[actor.name] = {"host": at.host, "node": at.node, "pid": at.pid, "clock": clock}
         return {**places, Role.METRIC_LOGGER.actor_name(): driver}
 
-    def _clock_offset(self, actor: Actor) -> float:
-        """Returns the seconds by which the clock of an actor's node is ahead of the driver's.
-
-        Uses the quickest of three answers, and takes each as given half way between question and answer (Cristian
-        1989, "Probabilistic clock synchronization").
-        """
-        answers: list[tuple[float, float]] = []
-        for _ in range(3):
-            asked_at = time.time()
-            clock = self.get(actor.handle.where.remote()).clock
-            answered_at = time.time()
-            answers.append((answered_at - asked_at, clock - (asked_at + answered_at) / 2))
-        return round(min(answers)[1], 6)
+    def _check_started(self, actors: Sequence[Actor]) -> None:
+        """Raises a ConfigError if some actors have found no place; one that has died had found one."""
+        refs, seconds = [actor.location_ref for actor in actors], self._config.cluster.start_timeout
+        _, pending = ray.wait(refs, num_returns=len(refs), timeout=seconds, fetch_local=False)
+        if pending:
+            raise ConfigError(
+                f"some actors of the run had not started after {seconds:g} s (cluster.start_timeout). Check whether "
+                "the cluster is busy, and whether any node matches cluster.learner_nodes."
+            )
 
     def draining_nodes(self) -> list[str]:
         if time.monotonic() - self._last_drain_check < _DRAIN_CHECK_SECONDS:
@@ -296,6 +299,7 @@ class RayEngine:
 
         With inference servers these hold no weights, and are answered once the server has loaded its own.
         """
+        self._make_servers()  # for an evaluation, which has no learner
         return [server.call(InferenceServer.load, snapshot) for server in self._servers] or [snapshot]
 
     def collect(self, snapshot: Any, stage: int, rank: int | None = None) -> Any:
@@ -414,11 +418,23 @@ class RayEngine:
         if means_loss(error):
             return ActorLostError(self._lost_dependency() or Fault("an object of the run", "was lost with its node"))
         assert isinstance(error, RayTaskError)
-        process = re.search(r"\bpid=(\d+)", str(error))  # its class, which Ray makes of the cause's, has no such field
-        for actor in self.actors:
-            if process and (at := actor.location(0.0)) is not None and at.pid == int(process[1]):
+        return self._raised(error, self.actors) or RunError(Fault("an actor", how_it_failed(error.cause)))
+
+    @staticmethod
+    def _raised(error: BaseException, actors: Sequence[Actor]) -> RunError | None:
+        """Returns the end of the run if code in one of these actors raised."""
+        raising = raised_in(error)
+        for actor in actors:
+            if raising is not None and (at := actor.location(0.0)) is not None and at.actor == raising:
                 return RunError(actor.fault(error, actor.role.task))
-        return RunError(Fault("an actor", how_it_failed(error.cause)))
+        return None
+
+    def _failure_elsewhere(self, error: CallError) -> RunError | None:
+        """Returns why a worker could not finish its task if another actor died or raised; None if none did."""
+        if not error.is_loss:
+            return self._raised(error.error, self._other_actors)
+        fault = self._lost_dependency()
+        return None if fault is None else ActorLostError(fault)
 
     def _lost_dependency(self) -> Fault | None:
         """Returns the fault of a dead actor other than the workers, or None if all are alive."""
@@ -427,8 +443,8 @@ class RayEngine:
                 return actor.fault(death, actor.role.task)
         return None
 
-    def repaired_faults(self) -> list[Fault]:
-        return self._worker_pool.repaired_faults()
+    def repaired_faults(self, *, unfinished: bool = False) -> list[Fault]:
+        return self._worker_pool.repaired_faults(unfinished=unfinished) if self._opened else []
 
     # --- ending
 

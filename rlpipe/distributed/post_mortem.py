@@ -23,6 +23,7 @@ _THREAD = re.compile(r"(Thread|Current thread) 0x")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _EXIT = re.compile(r"exit code (-?\d+)")
 _ACTOR = re.compile(r"ray::([\w-]+)\.")
+_ACTOR_ID = re.compile(r"\bactor_id=(\w+)")
 _CAUSED = "The above exception was the direct cause"
 """Line of a traceback between an exception and the one that was raised because of it."""
 _ACTOR_CODE = str(Path(__file__).with_name("actors.py"))
@@ -69,7 +70,8 @@ def describe_end(error: BaseException | None, where: Location | None, log: list[
         first = next((n for n, line in enumerate(message) if line.startswith(_CAUSED)), len(message))
         traceback = message[: first - 1]  # of what was raised first; its last line is the exception itself
         actors = list(dict.fromkeys(_ACTOR.findall(str(error))))  # each that was called by the one before it
-        where_else = f" in {actors[-1]}" if len(actors) > 1 else ""
+        is_elsewhere = len(actors) > 1 and (where is None or where.actor != raised_in(error))
+        where_else = f" in {actors[-1]}" if is_elsewhere else ""
         return End(f"{how_it_failed(cause)}{where_else}", _excerpt(traceback), advice_on(cause))
     if where is None:  # it never started, so it has no log
         message = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines() if line.strip()]
@@ -134,6 +136,16 @@ def user_error(error: RayError) -> ConfigError | ContractError | None:
     """Returns what an actor raised, if that is complete and another actor would raise it too."""
     cause = error.cause if isinstance(error, RayTaskError) else None
     return cause if isinstance(cause, ConfigError | ContractError) else None
+
+
+def raised_in(error: BaseException) -> str | None:
+    """Returns Ray's id of the actor whose code raised; None for an error that is none of an actor's code.
+
+    It may be another than the one that was called: an argument of the call, or a call inside it, failed there. The
+    text of the error is all that has it, because the class that Ray derives from the cause's has no fields of its own.
+    """
+    ids = _ACTOR_ID.findall(str(error)) if isinstance(error, RayTaskError) else []
+    return ids[-1] if ids else None
 
 
 def means_loss(error: BaseException) -> bool:

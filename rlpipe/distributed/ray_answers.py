@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from rlpipe.distributed.answers import CallError
-from rlpipe.distributed.post_mortem import means_loss, user_error
+from rlpipe.distributed.post_mortem import means_loss, raised_in, user_error
 
 
 class RayAnswers:
@@ -26,10 +26,12 @@ class RayAnswers:
         except RayError as error:
             if isinstance(error, GetTimeoutError) and not isinstance(error, RayTaskError):  # not one inside the actor
                 raise TimeoutError(str(error)) from error
-            lost_actor = error.actor_id if isinstance(error, RayActorError) else None
-            raise CallError(
-                error, refusal=user_error(error), is_loss=means_loss(error), lost_actor=lost_actor
-            ) from error
+            raise _call_error(error) from error
 
     def now(self) -> float:
         return time.monotonic()
+
+
+def _call_error(error: RayError) -> CallError:
+    actor = error.actor_id if isinstance(error, RayActorError) else raised_in(error)
+    return CallError(error, refusal=user_error(error), is_loss=means_loss(error), actor=actor)

@@ -20,7 +20,7 @@ from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.schema import Config
 from rlpipe.distributed.answers import Answers, CallError
 from rlpipe.distributed.roles import Role
-from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
+from rlpipe.errors import ConfigError, Fault, RunError
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 
@@ -123,17 +123,18 @@ class WorkerPool:
         count: int,
         factory: WorkerFactory,
         answers: Answers,
-        lost_dependency: Callable[[], Fault | None],
+        failure_elsewhere: Callable[[CallError], RunError | None],
     ) -> None:
         """Starts the workers; ``wait_until_ready`` waits for them.
 
         Args:
-            lost_dependency: returns the fault of an actor that the workers depend on; None if all are alive.
+            failure_elsewhere: returns what another actor, which the workers depend on, has to do with a failed call;
+                None if nothing.
         """
         self._config = config
         self._factory = factory
         self._answers = answers
-        self._lost_dependency = lost_dependency
+        self._failure_elsewhere = failure_elsewhere
         least = config.rollout.min_workers
         self._required = least if isinstance(least, int) else count  # answers before an iteration may continue
         self._unplanned_restarts = 0
@@ -252,7 +253,7 @@ class WorkerPool:
         Returns:
             The other references that have been answered.
         Raises:
-            RunError: the budget for restarts is spent.
+            RunError: the budget for restarts is spent, or an actor that the workers depend on raised.
             ActorLostError: an actor that the workers depend on is gone.
         """
         waiting = {task.requests[rank].refs[-1]: (task, rank) for task in tasks for rank in task.waiting}
@@ -315,8 +316,9 @@ class WorkerPool:
             return
         if error is not None and error.refusal is not None:
             raise error.refusal from None
-        if self._may_concern_another(member, error) and (other := self._lost_dependency()) is not None:
-            raise ActorLostError(other)
+        elsewhere = None if error is None else self._cause_elsewhere(member, error)
+        if elsewhere is not None:
+            raise elsewhere
         refusal = self._charge(member)
         if not refusal:
             self._replace(rank, hangs=error is None)
@@ -337,13 +339,13 @@ class WorkerPool:
         self._unplanned_restarts += 1
         return ""
 
-    @staticmethod
-    def _may_concern_another(member: _Member, error: CallError | None) -> bool:
-        """True if another actor than this worker may be gone."""
-        if error is None or not error.is_loss:
-            return False
+    def _cause_elsewhere(self, member: _Member, error: CallError) -> RunError | None:
+        """Returns why the run, or its course, ends because of another actor; None if the worker itself failed."""
+        if error.actor is None and not error.is_loss:
+            return None
         where = member.actor.location()
-        return error.lost_actor is None or where is None or error.lost_actor != where.actor
+        is_own = where is not None and where.actor == error.actor
+        return None if is_own else self._failure_elsewhere(error)
 
     def _replace(self, rank: int, planned: Fault | None = None, *, hangs: bool = False) -> None:
         """Replaces a worker; its episodes are lost, one in each of its environments."""
@@ -406,9 +408,17 @@ class WorkerPool:
         losses, self._unreported_losses = self._unreported_losses, MetricWindow()
         return [losses] if losses.states else []
 
-    def repaired_faults(self) -> list[Fault]:
-        """Returns the faults since the last call whose worker has been replaced."""
+    def repaired_faults(self, *, unfinished: bool = False) -> list[Fault]:
+        """Returns the faults since the last call whose replacement has finished a task, or failed itself.
+
+        Args:
+            unfinished: also those of replacements that are still at their first task, as at the end of a run.
+        """
         faults, self._unreported_faults = self._unreported_faults, []
+        for member in self._members if unfinished else ():
+            if member.fault is not None:
+                faults.append(member.fault)
+                member.fault = None
         return faults
 
     def end(self) -> None:

@@ -143,7 +143,9 @@ class Story:
         rollout: settings under ``rollout``.
     """
 
-    def __init__(self, workers: int, plans: dict[Any, Any] | None = None, others=lambda: None, **rollout: Any) -> None:
+    def __init__(
+        self, workers: int, plans: dict[Any, Any] | None = None, others=lambda error: None, **rollout: Any
+    ) -> None:
         settings = {"max_restarts": 100, "min_workers": "all", "spares": "never", "max_memory": None, "timeout": LIMIT}
         config = SimpleNamespace(
             rollout=SimpleNamespace(**{**settings, **rollout}),
@@ -170,7 +172,7 @@ class Story:
 
 def dies(pid: int | None = None) -> CallError:
     """Death of the worker with this pid."""
-    return CallError(RuntimeError("died"), is_loss=True, lost_actor=f"actor-{pid}")
+    return CallError(RuntimeError("died"), is_loss=True, actor=f"actor-{pid}")
 
 
 def raises(message: str = "raised ArithmeticError") -> CallError:
@@ -307,19 +309,33 @@ def test_an_error_that_a_user_can_act_on_ends_the_run_as_it_is():
 
 
 def test_a_loss_that_is_not_the_workers_own_is_that_of_the_actor_it_depends_on():
-    story = Story(1, {(0, 0): {"answers": [dies(99)]}}, others=lambda: Fault("inference-0", "died"))
+    story = Story(
+        1, {(0, 0): {"answers": [dies(99)]}}, others=lambda error: ActorLostError(Fault("inference-0", "died"))
+    )
     with pytest.raises(ActorLostError, match="inference-0 died"):
         story.collect()
 
 
 def test_a_worker_that_died_itself_is_replaced_without_asking_about_others():
-    story = Story(1, {(0, 0): {"answers": [dies(1)]}}, others=lambda: Fault("inference-0", "died"))
+    story = Story(
+        1, {(0, 0): {"answers": [dies(1)]}}, others=lambda error: ActorLostError(Fault("inference-0", "died"))
+    )
     assert story.collect() == ["batch 2"]
 
 
 def test_a_worker_whose_code_raised_is_replaced_without_asking_about_others():
-    story = Story(1, {(0, 0): {"answers": [raises()]}}, others=lambda: Fault("inference-0", "died"))
+    story = Story(
+        1, {(0, 0): {"answers": [raises()]}}, others=lambda error: ActorLostError(Fault("inference-0", "died"))
+    )
     assert story.collect() == ["batch 2"]
+
+
+def test_an_exception_of_an_actor_that_the_worker_depends_on_ends_the_run_and_replaces_nothing():
+    error = CallError(RuntimeError("raised ArithmeticError"), actor="actor-99")
+    story = Story(1, {(0, 0): {"answers": [error]}}, others=lambda error: RunError(Fault("inference-0", str(error))))
+    with pytest.raises(RunError, match="inference-0 raised ArithmeticError"):
+        story.collect()
+    assert story.factory.started == [(0, 0)]
 
 
 # --- fewer workers

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
+import ray
 import typer
 from ray.exceptions import RayTaskError
 from typer.testing import CliRunner
 
 import rlpipe
+from rlpipe.algorithms.ppo import PPO
 from rlpipe.cli import _Commands
 from rlpipe.distributed.post_mortem import describe_end
 from rlpipe.errors import ConfigError, ForeignError, RunError, UserInterrupt, how_it_failed
+from rlpipe.metrics import catalogue as m
 from rlpipe.plugins import resolve
 from rlpipe.policies.mlp import MLPConfig, MLPPolicy
 from tests.helpers.faulty import Faulty, FaultyConfig, events, faulty
@@ -139,12 +142,56 @@ class Divides(MLPPolicy):
         return 1 / 0
 
 
+class DividesInServer(MLPPolicy):
+    """A policy that divides by zero where it takes weights, which an inference server does first."""
+
+    Config = DividesConfig
+
+    def load_weights(self, weights):
+        return 1 / 0
+
+
+UNDECLARED = replace(m.LOSS, name="train/undeclared")
+
+
+class Undeclared(PPO):
+    """PPO that observes a metric of which the metric logger knows nothing."""
+
+    def measure(self, samples, index, terms):
+        return super().measure(samples, index, terms) | {UNDECLARED: terms["loss"]}
+
+
+HERE = "tests.faults.test_foreign_code"
+SERVED = ("rollout.inference=server", "cluster.cpus_per_inference_server=0.5")
+
+
 @pytest.mark.soak
-def test_what_raises_in_a_learner_is_told_with_its_actor(tmp_path, ray_cluster):
-    config = scripted(tmp_path, policy={"name": "tests.faults.test_foreign_code:Divides", "hidden_sizes": [8]})
-    with pytest.raises(RunError, match=r"learner on .* raised ZeroDivisionError: division by zero") as raised:
-        rlpipe.train(config)
-    assert any("evaluate_actions" in line for line in raised.value.fault.log)
+@pytest.mark.parametrize(
+    ("actor", "error", "function", "options"),
+    [
+        ("learner", "ZeroDivisionError: division", "evaluate_actions", [f"policy.name={HERE}:Divides"]),
+        ("metric-logger", "ValueError: train/undeclared", "_declaration", [f"algorithm.name={HERE}:Undeclared"]),
+        (
+            "inference-0",
+            "ZeroDivisionError: division",
+            "load_weights",
+            [f"policy.name={HERE}:DividesInServer", *SERVED],
+        ),
+    ],
+)
+def test_what_raises_in_an_actor_ends_the_run_with_its_exception_its_log_and_its_node(
+    actor, error, function, options, tmp_path, ray_cluster
+):
+    with pytest.raises(RunError) as raised:
+        rlpipe.train(scripted(tmp_path, *options))
+    fault = raised.value.fault
+    assert (fault.actor, fault.node) == (actor, ray.get_runtime_context().get_node_id())
+    assert fault.what.startswith(f"raised {error}")
+    assert any(function in line for line in fault.log)
+    (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
+    (event,) = events(run, "failed")
+    assert event["data"] == json.loads((run / "run.json").read_text())["cause"] == fault.as_json()
+    assert events(run, "restarted") == []
 
 
 def test_a_run_whose_process_vanished_says_so_when_it_is_resumed(tmp_path):
