@@ -93,8 +93,12 @@ class Engine(Protocol):
             only: episodes to run of those that the configuration asks for; None for all
         """
 
-    def repaired_faults(self) -> list[Fault]:
-        """Returns the faults of workers that have been replaced since the last call."""
+    def repaired_faults(self, *, unfinished: bool = False) -> list[Fault]:
+        """Returns the faults of workers that have been replaced since the last call, each once.
+
+        Args:
+            unfinished: also of those whose replacement has not finished a task yet, as at the end of a run
+        """
 
     def draining_nodes(self) -> list[str]:
         """Describes nodes of this run that have begun to drain since the last call, as clauses without a full stop."""

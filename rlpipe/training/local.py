@@ -60,7 +60,7 @@ class LocalEngine:
         self._workers: list[RolloutWorker] = []
         self._steps = [0] * self.num_workers  # of each environment, by rank
 
-    def repaired_faults(self) -> list[Fault]:
+    def repaired_faults(self, *, unfinished: bool = False) -> list[Fault]:  # noqa: ARG002 - of every engine
         return []  # whatever fails here ends the run
 
     def draining_nodes(self) -> list[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from rlpipe.backends.base import Backend
@@ -28,6 +30,21 @@ from rlpipe.training.setbacks import Setbacks
 
 _UNWAITED_WRITES = 100
 """Checkpoints and events that may be on their way before the loop waits for all of them."""
+
+
+@dataclass(frozen=True)
+class _UnreadRow:
+    """Row that the logger was sent.
+
+    Attributes:
+        ref: its reference
+        restarted: names of the workers that were replaced before it
+        events: events that were sent before it, and so are written when it is
+    """
+
+    ref: Ref
+    restarted: set[str]
+    events: list[Event]
 
 
 class TrainingLoop:
@@ -60,7 +77,8 @@ class TrainingLoop:
         self._total = self._plan[-1].until
         self._stage = -1
         self._clock = PhaseClock()
-        self._unread: deque[tuple[Ref, set[str]]] = deque()  # rows, and the workers that were replaced before each
+        self._unread: deque[_UnreadRow] = deque()
+        self._events: list[Event] = []  # since the newest row was sent
         self._written: list[Ref] = []
         self._saved_at = done
         self._last: Row | None = None
@@ -73,6 +91,11 @@ class TrainingLoop:
     def done(self) -> int:
         """Number of complete iterations."""
         return self._done
+
+    @property
+    def unconfirmed(self) -> list[Event]:
+        """Events that a logger which is lost now may not have written."""
+        return [*chain.from_iterable(row.events for row in self._unread), *self._events]
 
     @property
     def is_trained(self) -> bool:
@@ -164,7 +187,8 @@ class TrainingLoop:
         restarted = self._report_restarts()
         timed = self._clock.lap()
         with self._clock(m.LOG_TIME):
-            self._unread.append((self._engine.write(iteration, [timed, *windows]), restarted))
+            self._unread.append(_UnreadRow(self._engine.write(iteration, [timed, *windows]), restarted, self._events))
+            self._events = []
         self._done = iteration
 
     def _save_before_evaluation(self, iteration: int, windows: list[Ref]) -> None:
@@ -193,6 +217,7 @@ class TrainingLoop:
 
     def _end(self) -> Status:
         """Reports how the run ended, after everything has been written."""
+        self._report_restarts(unfinished=True)
         status, why = Status.COMPLETED, ""
         if self._done < self._total or not self._evaluated:
             status, why = Status.INTERRUPTED, f" by {self._interruption.reason}"
@@ -207,42 +232,56 @@ class TrainingLoop:
         self._report(Event(kind, message, self._done, time.time(), data))
 
     def _report(self, event: Event) -> None:
-        self._written.append(self._engine.event(event))
+        self._send(event)
         self._show(event)
 
+    def _send(self, event: Event) -> None:
+        self._events.append(event)
+        self._written.append(self._engine.event(event))
+
     def report_start(
-        self, notes: Sequence[str], state: Checkpoint | None, rollback: Rollback, fault: Fault | None = None
+        self,
+        notes: Sequence[str],
+        resumed: Checkpoint | None,
+        rollback: Rollback,
+        losses: Sequence[Fault] = (),
+        unwritten: Sequence[Event] = (),
     ) -> None:
         """Reports how the run starts, resumes or recovers.
 
         Args:
             notes: sentences for the user
-            state: checkpoint that the run continues from
-            rollback: what was taken back to reach it
-            fault: cause of a recovery
+            resumed: checkpoint from which a run that had ended continues
+            rollback: what was taken back to reach the checkpoint
+            losses: causes of a recovery: a second actor may be lost while the first is replaced
+            unwritten: events that were shown, but that the last logger took with it
         """
+        for event in unwritten:
+            self._send(event)
         for note in notes:
             self.report(EventKind.NOTE, note)
-        if fault is not None:
-            count = "1 iteration is" if rollback.iterations == 1 else f"{rollback.iterations} iterations are"
-            replayed = f" {count} replayed." if rollback.iterations else ""
+        discarded = rollback.iterations
+        if resumed is not None:
+            message = f"Resumed after iteration {self._done} from {resumed.path.name}."
+            self.report(EventKind.RESUMED, message, discarded=discarded)
+            discarded = 0
+        for fault in losses:
+            count = "1 iteration is" if discarded == 1 else f"{discarded} iterations are"
+            replayed = f" {count} replayed." if discarded else ""
             message = f"{fault.sentence}. The run continues after iteration {self._done}.{replayed}"
-            self.report(EventKind.RECOVERED, message, **fault.as_json(), discarded=rollback.iterations)
-        elif state is not None:
-            message = f"Resumed after iteration {self._done} from {state.path.name}."
-            self.report(EventKind.RESUMED, message, discarded=rollback.iterations)
+            self.report(EventKind.RECOVERED, message, **fault.as_json(), discarded=discarded)
+            discarded = 0  # by the first
         for name in rollback.damaged:
             self.report(EventKind.DAMAGED, f"{name} was damaged; it is kept as {name}.damaged.", file=name)
         for name in rollback.torn:
             message = f"The last line of {name} was incomplete; it is kept in discarded-*-{name}."
             self.report(EventKind.REPAIRED, message)
 
-    def _report_restarts(self) -> set[str]:
+    def _report_restarts(self, *, unfinished: bool = False) -> set[str]:
         """Reports the workers that were replaced; returns the names of those that failed."""
-        faults = self._engine.repaired_faults()
+        faults = self._engine.repaired_faults(unfinished=unfinished)
         for fault in faults:
-            after = "" if fault.seconds is None else f" after {fault.seconds:.1f} s"
-            self.report(EventKind.RESTARTED, f"{fault.sentence}. It was replaced{after}.", **fault.as_json())
+            self._report(restart_event(fault, self._done))
         return {fault.actor for fault in faults if not fault.planned}
 
     def _evacuate_draining_nodes(self) -> None:
@@ -287,9 +326,8 @@ class TrainingLoop:
             self._written.clear()
         rows = []
         while len(self._unread) > behind:
-            ref, restarted = self._unread.popleft()
-            self._last = row = self._engine.get(ref)
-            self._setbacks.add(row, restarted)
+            self._last = row = self._engine.get(self._unread[0].ref)
+            self._setbacks.add(row, self._unread.popleft().restarted)
             self._show(row)
             for event in row.events:
                 self._show(event)
@@ -315,3 +353,10 @@ class TrainingLoop:
             self._alarm = critical[0].data["metric"]
         if critical and reaction in ("checkpoint", "stop"):
             self._save()
+
+
+def restart_event(fault: Fault, iteration: int) -> Event:
+    """Returns the event for a rollout worker that was replaced in or after an iteration."""
+    after = "" if fault.seconds is None else f" after {fault.seconds:.1f} s"
+    message = f"{fault.sentence}. It was replaced{after}."
+    return Event(EventKind.RESTARTED, message, iteration, time.time(), fault.as_json())

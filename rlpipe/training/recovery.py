@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import platform
@@ -22,7 +23,7 @@ from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.policies.base import Weights
 from rlpipe.run import checkpoint
 from rlpipe.run.checkpoint import Checkpoint
-from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.directory import EVENTS, RunDirectory, read_jsonl
 from rlpipe.run.metric_logger import Backlog, run_info
 from rlpipe.run.rollback import Rollback, roll_back
 from rlpipe.secrets import redacted
@@ -30,7 +31,7 @@ from rlpipe.training.checks import check_engine
 from rlpipe.training.engine import Engine, Ref
 from rlpipe.training.first_weights import first_weights
 from rlpipe.training.interruption import Interruption
-from rlpipe.training.loop import TrainingLoop
+from rlpipe.training.loop import TrainingLoop, restart_event
 
 log = logging.getLogger("rlpipe")
 
@@ -106,6 +107,7 @@ class _Run:
         self._terminal: list[Backend] = []
         self._first_weights: Weights | None = None
         self._recoveries: list[int] = []
+        self._losses: list[Fault] = []  # since the last report
         self._loop: TrainingLoop | None = None
 
     def complete(self, write_report: Callable[[Sequence[Path]], object] | None) -> TrainResult:
@@ -168,24 +170,37 @@ class _Run:
         if state is None:
             self._first_weights = first_weights(config)
         self._ready = engine.start_workers(config.schedule, self._incarnation)
-        snapshot = engine.start_learner(self._ready, state, self._first_weights)
-        engine.get(snapshot)  # whatever does not fit is an error before anything is written
+        snapshot = self._start_learner()
         if state is None:
             self._directory = RunDirectory.create(config, engine.cluster())
             return snapshot, Rollback(0, ())
         return snapshot, self._roll_back()
 
-    def _train(self, snapshot: Ref, rollback: Rollback) -> Status:
-        """Trains to the end, recovering from the last checkpoint whenever an actor with state is lost."""
-        lost: Fault | None = None
+    def _start_learner(self) -> Ref:
+        """Starts the learner and returns its snapshot; an actor with state that dies meanwhile is replaced."""
+        engine, state, warm = self._engine, self._state, self._first_weights
         while True:
             try:
-                if lost is not None:
-                    snapshot, rollback = self._recover(lost)
-                return self._attempt(snapshot, rollback, lost)
+                if self._losses:
+                    snapshot = engine.rebuild(self._ready, state, warm, self._incarnation)
+                else:
+                    snapshot = engine.start_learner(self._ready, state, warm)
+                engine.get(snapshot)  # whatever does not fit is an error before anything is written
+                return snapshot
             except ActorLostError as error:
-                self._count_recovery(error.fault)
-                lost = error.fault
+                self._take_loss(error.fault, "It is replaced.")
+
+    def _train(self, snapshot: Ref, rollback: Rollback) -> Status:
+        """Trains to the end, recovering from the last checkpoint whenever an actor with state is lost."""
+        recovers = False
+        while True:
+            try:
+                if recovers:
+                    snapshot, rollback = self._recover()
+                return self._attempt(snapshot, rollback)
+            except ActorLostError as error:
+                self._take_loss(error.fault, "The run returns to its last checkpoint.")
+                recovers = True
 
     @property
     def _learnt(self) -> int:
@@ -209,19 +224,29 @@ class _Run:
     def _info(self) -> RunInfo:
         return run_info(self._directory, self._config, self._done + 1, self._ready.spec)
 
-    def _attempt(self, snapshot: Ref, rollback: Rollback, lost: Fault | None) -> Status:
+    def _attempt(self, snapshot: Ref, rollback: Rollback) -> Status:
         """Iterates from the last checkpoint until the run ends or an actor is lost."""
+        first = self._loop is None
+        unwritten = self._unwritten([] if self._loop is None else self._loop.unconfirmed)
         self._engine.start_logger(self._directory, self._info(), self._config, self._state)
         self._loop = TrainingLoop(
             self._config, self._engine, self._terminal, self._interruption, self._done,
             only_evaluates=self._done < self._learnt,
         )  # fmt: skip
         vanished = [_VANISHED] if self._vanished else []
-        notes = [] if lost else [*vanished, *take_notes(), *self._ready.notes, *demonstration_notes(self._config)]
+        notes = [*vanished, *take_notes(), *self._ready.notes, *demonstration_notes(self._config)] if first else []
         if self._loop.is_trained:
             notes.append(self._nothing_left())
-        self._loop.report_start(list(dict.fromkeys(notes)), self._state, rollback, lost)
+        resumed = self._state if first else None
+        self._loop.report_start(list(dict.fromkeys(notes)), resumed, rollback, self._losses, unwritten)
+        self._losses = []
         return self._loop.run(snapshot)
+
+    def _unwritten(self, events: Sequence[Event]) -> list[Event]:
+        """Returns those of some events that the last logger has not written, because it was lost before."""
+        file = self._directory.path / EVENTS
+        written = {json.dumps(line) for line in read_jsonl(file)} if events and file.is_file() else set()
+        return [event for event in events if json.dumps(event.as_json()) not in written]
 
     def _last_metrics(self) -> dict[str, float]:
         """Metrics of the newest row of the run directory."""
@@ -233,6 +258,12 @@ class _Run:
         evaluate = command_line("evaluate", self._directory.path)
         missing = "" if "eval/num_trajectories" in self._last_metrics() else f" Its evaluation is missing: {evaluate}"
         return f"All steps have been taken, so nothing is left to train.{missing}"
+
+    def _take_loss(self, fault: Fault, remedy: str) -> None:
+        """Notes the loss of an actor that will be replaced; raises as ``_count_recovery``."""
+        self._count_recovery(fault)
+        self._losses.append(fault)
+        log.warning("%s. %s", fault.sentence, remedy)
 
     def _count_recovery(self, fault: Fault) -> None:
         """Charges a recovery to the budget; planned ones are free. Ends a run that keeps returning to one iteration."""
@@ -246,9 +277,8 @@ class _Run:
             raise RunError(fault, f"The run has returned to iteration {self._done} {times}.")
         before.append(self._done)
 
-    def _recover(self, fault: Fault) -> tuple[Ref, Rollback]:
+    def _recover(self) -> tuple[Ref, Rollback]:
         """Replaces the lost actors and restores the last checkpoint."""
-        log.warning("%s. The run returns to its last checkpoint.", fault.sentence)
         self._engine.finish(Status.FAILED)  # backends that cannot forget must not be given rows that are rolled back
         try:
             self._state = checkpoint.newest(self._directory.path)
@@ -269,15 +299,24 @@ class _Run:
             f"{command_line('train', '--resume', self._directory.path)}"
         )
 
+    def _last_events(self, cause: Fault) -> list[Event]:
+        """Returns the events with which a run fails: losses that no event has said yet, then the cause."""
+        now, last = time.time(), 0 if self._loop is None else self._loop.done
+        restarts = [restart_event(fault, last) for fault in self._engine.repaired_faults(unfinished=True)]
+        losses = [
+            Event(
+                EventKind.NOTE, f"{fault.sentence}. The run failed before it had recovered.", last, now, fault.as_json()
+            )
+            for fault in self._losses
+        ]
+        return [*restarts, *losses, Event(EventKind.FAILED, f"{cause.sentence}.", last, now, cause.as_json())]
+
     def _close(self, status: Status, cause: Fault | None) -> Backlog:
         """Closes logger and backends, and records status and cause; returns what is left to do."""
-        directory, engine, event = self._directory, self._engine, None
-        if cause is not None:
-            last = 0 if self._loop is None else self._loop.done
-            event = Event(EventKind.FAILED, f"{cause.sentence}.", last, time.time(), cause.as_json())
-            with suppress(Exception):  # the logger may be what was lost; the event is then written below
-                engine.wait([engine.event(event)])
-                event = None
+        directory, engine = self._directory, self._engine
+        events = [] if cause is None else self._last_events(cause)
+        with suppress(Exception):  # the logger may be what was lost; the events are then written below
+            engine.wait([engine.event(event) for event in events])
         for backend in self._terminal:
             with suppress(Exception):  # the terminal may be closed
                 backend.close(status)
@@ -289,7 +328,7 @@ class _Run:
                 "%s does not show everything yet; bring it up to date with: rlpipe sync %s --to %s",
                 name, directory.path, name,
             )  # fmt: skip
-        if event is not None:
+        for event in self._unwritten([*([] if self._loop is None else self._loop.unconfirmed), *events]):
             directory.write_event(event)
         contents = directory.read_json()
         final = {"status": status, **({} if cause is None else {"cause": cause.as_json()})}

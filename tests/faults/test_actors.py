@@ -9,8 +9,8 @@ import pytest
 import rlpipe
 from rlpipe.config.loading import load_config
 from rlpipe.errors import RunError
-from tests.helpers.faulty import TWO_WORKERS, assert_whole, events, killed, rows
-from tests.helpers.runs import scripted, to_mapping
+from tests.helpers.faulty import TWO_WORKERS, assert_whole, events, killed, processes, rows
+from tests.helpers.runs import beside, scripted, to_mapping
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 SLOW = ("env.train.step_seconds=0.02", "runner.total_timesteps=768", *TWO_WORKERS)
@@ -42,6 +42,26 @@ class TestActorsThatAreKilled:
         assert contents["status"] == "completed"
         assert contents["incarnation"] == 3
         assert contents["resumed_after"] == [event["iteration"] for event in events(run, "recovered")]
+
+
+@pytest.mark.soak
+def test_actors_that_are_killed_before_they_are_ready_are_replaced(tmp_path):
+    names = ["inference-0", "rollout-0"]
+    pending = list(names)
+
+    def kill() -> bool:
+        for name in list(pending):
+            if processes_of_name := processes(name):
+                processes_of_name[0].kill()
+                pending.remove(name)
+        return not pending
+
+    served = ("rollout.inference=server", "cluster.cpus_per_inference_server=0.5")
+    with beside(kill):
+        run = rlpipe.train(scripted(tmp_path, *TWO_WORKERS, *served)).directory
+    assert_whole(run, 4)
+    losses = [event["data"]["part"] for kind in ("recovered", "restarted") for event in events(run, kind)]
+    assert losses == names
 
 
 @pytest.mark.soak
