@@ -102,6 +102,10 @@ class ActorProcess:
         finally:
             faulthandler.cancel_dump_traceback_later()
 
+    def deliver_within(self, seconds: float, method: str, *args: Any) -> tuple[Any, ...]:
+        """As ``call_within``, for a method that returns several objects; returns them and None."""
+        return (*self.call_within(seconds, method, *args), None)
+
     def memory(self) -> int:
         """Returns the resident bytes of this process, and of a simulator that has a process of its own."""
         total, actor_process = 0, psutil.Process()
@@ -170,9 +174,18 @@ class Actor:
         """
         return self._method("call", num_returns).remote(method.__name__, *args, **named)
 
-    def call_within(self, seconds: float, method: Callable[..., Any], *args: Any, num_returns: int = 1) -> Any:
+    def call_within(self, seconds: float, method: Callable[..., Any], *args: Any) -> Any:
         """As ``call``; a call of more than this many seconds leaves what its threads were doing in the log."""
-        return self._method("call_within", num_returns).remote(seconds, method.__name__, *args)
+        return self._method("call_within", 1).remote(seconds, method.__name__, *args)
+
+    def deliver_within(self, seconds: float, method: Callable[..., Any], *args: Any, num_objects: int) -> list[Any]:
+        """As ``call_within``, for a method that returns several objects.
+
+        Returns:
+            The references of the objects, and one of None: whoever waits for the call can read it at no cost.
+        """
+        refs: list[Any] = self._method("deliver_within", num_objects + 1).remote(seconds, method.__name__, *args)
+        return refs
 
     def _method(self, name: str, num_returns: int) -> Any:
         """Returns a method of the handle, which is kept: making one takes longer than calling it."""

@@ -38,7 +38,10 @@ class Answers(Protocol):
     """Source of answers, with its clock."""
 
     def wait(self, refs: Sequence[Any], timeout: float) -> Sequence[Any]:
-        """Waits until there is an answer or the time is over; returns the references that have one."""
+        """Waits until there is an answer or the time is over; returns all references that have one, in their order."""
+
+    def take(self, refs: Sequence[Any]) -> list[Any]:
+        """Returns what each of these references has been answered, or the ``CallError`` of a call that failed."""
 
     def get(self, refs: Any, timeout: float | None = None) -> Any:
         """Returns the answer to a reference, or the list of answers to a list of references.

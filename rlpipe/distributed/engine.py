@@ -310,7 +310,7 @@ class RayEngine:
 
         def send(worker: Actor, rank: int) -> Any:
             arguments = snapshots[rank % len(snapshots)], stage, first_steps[rank]
-            return worker.call_within(seconds, RolloutWorker.collect, *arguments, num_returns=2)
+            return worker.deliver_within(seconds, RolloutWorker.collect, *arguments, num_objects=2)
 
         ranks = None if rank is None else [rank]
         task = self._worker_pool.send(
@@ -323,20 +323,21 @@ class RayEngine:
         return _Collection(task, windows)
 
     def gather(self, collection: _Collection) -> tuple[list[Any], list[Any]]:
-        pairs, windows = self._worker_pool.gather(collection.task)
+        refs, _ = self._worker_pool.gather(collection.task)
+        windows: list[Any] = [window for _, window, _ in refs]  # the driver reads none of them
         if self._servers:
             for rank in set(range(self.num_workers)) - set(collection.task.requests):
                 server = self._servers[rank % len(self._servers)]
                 self.wait([server.call(InferenceServer.release, rank)])  # else it would wait for a worker left out
             windows = [*windows, *(self.get(ref) for ref in collection.server_windows)]
-        return [batch for batch, _ in pairs], [*windows, *self._worker_pool.take_losses()]
+        return [batch for batch, *_ in refs], [*windows, *self._worker_pool.take_losses()]
 
     def wait_for_any(self, collections: Sequence[_Collection], refs: list[Any]) -> list[Any]:
         done = self._worker_pool.poll([collection.task for collection in collections], refs)
         return [ref for ref in refs if ref not in done]
 
     def is_complete(self, collection: _Collection) -> bool:
-        return not collection.task.waiting
+        return collection.task.is_complete
 
     def update(self, batches: list[Any], stage: int, iteration: int) -> tuple[Any, list[Any]]:
         config, size = self._plan[stage].config, self._launcher.num_learners
@@ -366,10 +367,13 @@ class RayEngine:
         task = self._worker_pool.send(
             WorkerTask(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True, slack=_EVALUATION_SLACK)
         )
-        while task.waiting:
-            if watch(sum(len(window.eval_episodes) for window in task.answers.values())):
+        ended, counted = 0, 0
+        while not task.is_complete:
+            if watch(ended):
                 return [MetricWindow(cut_short="it was interrupted")]
             self._worker_pool.poll([task])
+            ended += sum(len(window.eval_episodes) for window in list(task.answers.values())[counted:])
+            counted = len(task.answers)
         _, windows = self._worker_pool.gather(task)
         return [*windows, *self._worker_pool.take_losses()]
 

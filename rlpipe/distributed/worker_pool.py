@@ -11,9 +11,12 @@ Nothing here knows Ray: ``WorkerFactory`` starts the actors and ``Answers`` wait
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlpipe.collection.worker import Ready, RolloutWorker
@@ -57,7 +60,6 @@ class _Member:
         actor: its handle.
         life: number of workers of this rank before it.
         ready: reference that is answered once its simulator is made.
-        absent: True until it has finished a task, if it is a replacement.
         failures: of this rank since it last finished a task.
         since: when its predecessor was replaced.
         fault: why, until that has been reported.
@@ -66,7 +68,6 @@ class _Member:
     actor: Actor
     life: int
     ready: Any
-    absent: bool = False
     failures: int = 0
     since: float = 0.0
     fault: Fault | None = None
@@ -80,7 +81,7 @@ class _Request:
     refs: list[Any]
 
 
-@dataclass
+@dataclass(eq=False)
 class WorkerTask:
     """Task for the workers, or for those of some ranks.
 
@@ -94,6 +95,7 @@ class WorkerTask:
         ranks: workers to send it to, whether present or not; None for all that are needed.
         requests: request to each worker that received it, by rank.
         answers: object of the last reference of each worker that has answered, by rank.
+        pending: rank of each worker that has not answered, by the last reference of its answers.
         deadlines: time by which a worker must have answered, by rank; counted from when it is first waited for.
     """
 
@@ -106,12 +108,52 @@ class WorkerTask:
     ranks: Sequence[int] | None = None
     requests: dict[int, _Request] = field(default_factory=dict)
     answers: dict[int, Any] = field(default_factory=dict)
+    pending: dict[Any, int] = field(default_factory=dict)
     deadlines: dict[int, float] = field(default_factory=dict)
+    _due: list[tuple[float, int]] = field(default_factory=list)  # heap of deadlines with their ranks, some outdated
+    _without_deadline: list[int] = field(default_factory=list)
 
     @property
-    def waiting(self) -> list[int]:
-        """Ranks that have not answered."""
-        return [rank for rank in self.requests if rank not in self.answers]
+    def is_complete(self) -> bool:
+        """True if all workers have answered."""
+        return not self.pending
+
+    def expect(self, rank: int, request: _Request) -> Any:
+        """Notes what was sent to a worker; returns the reference to wait for."""
+        if rank not in self.deadlines:
+            self._without_deadline.append(rank)
+        self.requests[rank] = request
+        self.pending[request.refs[-1]] = rank
+        return request.refs[-1]
+
+    def set_deadline(self, rank: int, deadline: float) -> None:
+        """Sets the time by which a worker must answer."""
+        self.deadlines[rank] = deadline
+        heapq.heappush(self._due, (deadline, rank))
+
+    def begin_deadlines(self, deadline: Callable[[], float]) -> None:
+        """Gives a deadline to the workers that have none yet."""
+        if self._without_deadline:
+            common = deadline()
+            for rank in self._without_deadline:
+                self.set_deadline(rank, common)
+            self._without_deadline.clear()
+
+    def first_deadline(self) -> float:
+        """Returns the first deadline of a worker that has not answered; infinite if all have."""
+        while self._due and not self._is_waited_for(*self._due[0]):
+            heapq.heappop(self._due)
+        return self._due[0][0] if self._due else math.inf
+
+    def overdue(self, now: float) -> list[int]:
+        """Returns the ranks whose deadline has passed, in order."""
+        ranks = set()
+        while self.first_deadline() <= now:
+            ranks.add(heapq.heappop(self._due)[1])
+        return sorted(ranks)
+
+    def _is_waited_for(self, deadline: float, rank: int) -> bool:
+        return self.deadlines[rank] == deadline and rank in self.requests and rank not in self.answers
 
 
 class WorkerPool:
@@ -137,6 +179,8 @@ class WorkerPool:
         self._failure_elsewhere = failure_elsewhere
         least = config.rollout.min_workers
         self._required = least if isinstance(least, int) else count  # answers before an iteration may continue
+        self._absent: set[int] = set()  # ranks whose replacement has not finished a task yet
+        self._tasks: dict[Any, WorkerTask] = {}  # by each reference that is waited for
         self._unplanned_restarts = 0
         self._spares: dict[str, tuple[Actor, Any]] = {}  # by node, with the reference that is answered once it is ready
         self._drained: set[str] = set()
@@ -207,7 +251,7 @@ class WorkerPool:
                     raise RunError(fault) from None
                 if refusal := self._charge(member):
                     raise RunError(fault, refusal) from None
-                member.absent = True  # so it has no episodes to lose
+                self._absent.add(rank)  # so it has no episodes to lose
                 self._replace(rank)
                 self._members[rank].fault = fault
 
@@ -220,17 +264,13 @@ class WorkerPool:
         return task
 
     def _ranks_for(self, task: WorkerTask) -> list[int]:
-        present = [
-            rank
-            for rank, member in enumerate(self._members)
-            if not member.absent or self._answers.wait([member.ready], timeout=0)
-        ]
-        enough = not task.waits_for_all and len(present) >= self._required
-        return present if enough else list(range(len(self._members)))
+        missing = {rank for rank in self._absent if not self._answers.wait([self._members[rank].ready], timeout=0)}
+        enough = not task.waits_for_all and len(self._members) - len(missing) >= self._required
+        return [rank for rank in range(len(self._members)) if not enough or rank not in missing]
 
     def _send_to(self, rank: int, task: WorkerTask) -> None:
         member = self._members[rank]
-        task.requests[rank] = _Request(member.life, task.send(member.actor, rank))
+        self._tasks[task.expect(rank, _Request(member.life, task.send(member.actor, rank)))] = task
 
     def gather(self, task: WorkerTask) -> tuple[list[list[Any]], list[Any]]:
         """Waits for the answers, and replaces workers that fail; raises as ``poll``.
@@ -238,12 +278,11 @@ class WorkerPool:
         Returns:
             By rank, the references of the answers and the object of the last reference.
         """
-        while waiting := task.waiting:
-            if self._may_leave_out(waiting, task):
-                for rank in waiting:
-                    del task.requests[rank]
-                break
-            self.poll([task])
+        while not task.is_complete:
+            if self._may_leave_out(task):
+                self._leave_out(task)
+            else:
+                self.poll([task])
         ordered = sorted(task.requests)
         return [task.requests[rank].refs for rank in ordered], [task.answers[rank] for rank in ordered]
 
@@ -256,41 +295,53 @@ class WorkerPool:
             RunError: the budget for restarts is spent, or an actor that the workers depend on raised.
             ActorLostError: an actor that the workers depend on is gone.
         """
-        waiting = {task.requests[rank].refs[-1]: (task, rank) for task in tasks for rank in task.waiting}
-        for task, rank in waiting.values():
-            if rank not in task.deadlines:
-                absent = any(member.absent for member in self._members)
-                task.deadlines[rank] = self._deadline(task, starting=absent)
-        left = min((task.deadlines[rank] for task, rank in waiting.values()), default=math.inf) - self._answers.now()
-        done = self._answers.wait([*waiting, *others], timeout=min(_LONGEST_WAIT, max(0.0, left)))
-        for ref in done:
-            if ref in waiting:
-                self._take_answer(ref, *waiting[ref])
-        for task, rank in [] if done else waiting.values():
-            if task.deadlines[rank] <= self._answers.now():
+        for task in tasks:
+            task.begin_deadlines(partial(self._deadline, task, starting=bool(self._absent)))
+        left = min((task.first_deadline() for task in tasks), default=math.inf) - self._answers.now()
+        refs = [*chain.from_iterable(task.pending for task in tasks), *others]
+        done = self._answers.wait(refs, timeout=min(_LONGEST_WAIT, max(0.0, left)))
+        answered = [ref for ref in done if ref in self._tasks]
+        others_answered = [ref for ref in done if ref not in self._tasks]
+        for ref, answer in zip(answered, self._answers.take(answered) if answered else (), strict=True):
+            task = self._tasks.pop(ref)
+            self._take_answer(task.pending.pop(ref), task, answer)
+        for task in tasks:  # also while others answer, as in a stream of many workers some do at every moment
+            for rank in task.overdue(self._answers.now()):
+                self._forget(task, rank)
                 self._recover(rank, task, None)
-        return [ref for ref in done if ref not in waiting]
+        return others_answered
 
-    def _take_answer(self, ref: Any, task: WorkerTask, rank: int) -> None:
-        try:
-            task.answers[rank] = self._answers.get(ref)
-        except CallError as error:
-            self._recover(rank, task, error)
-        else:
-            self._note_success(rank)
-            self._replace_if_leaking(rank)
+    def _take_answer(self, rank: int, task: WorkerTask, answer: Any) -> None:
+        if isinstance(answer, CallError):
+            self._recover(rank, task, answer)
+            return
+        task.answers[rank] = answer
+        self._note_success(rank)
+        self._replace_if_leaking(rank)
+
+    def _forget(self, task: WorkerTask, rank: int) -> None:
+        """Waits no longer for what a worker was sent."""
+        ref = task.requests[rank].refs[-1]
+        del self._tasks[ref], task.pending[ref]
 
     def _deadline(self, task: WorkerTask, *, starting: bool) -> float:
         return self._answers.now() + task.seconds + task.slack + self._config.cluster.start_timeout * starting
 
-    def _may_leave_out(self, waiting: Sequence[int], task: WorkerTask) -> bool:
+    def _may_leave_out(self, task: WorkerTask) -> bool:
         """True if enough workers have answered and all others have failed and not recovered."""
         enough = not task.waits_for_all and len(task.answers) >= self._required
-        return enough and all(self._members[rank].failures > 0 for rank in waiting)
+        return enough and all(self._members[rank].failures > 0 for rank in task.pending.values())
+
+    def _leave_out(self, task: WorkerTask) -> None:
+        """Ends a task without the workers that have not answered."""
+        for rank in [*task.pending.values()]:
+            self._forget(task, rank)
+            del task.requests[rank]
 
     def _note_success(self, rank: int) -> None:
         member = self._members[rank]
-        member.absent, member.failures = False, 0
+        member.failures = 0
+        self._absent.discard(rank)
         fault, member.fault = member.fault, None
         if fault is not None:
             where, seconds = member.actor.location(), round(self._answers.now() - member.since, 3)
@@ -310,7 +361,7 @@ class WorkerPool:
     def _recover(self, rank: int, task: WorkerTask, error: CallError | None) -> None:
         """Gives the task of a worker that failed to its replacement."""
         member = self._members[rank]
-        task.deadlines[rank] = self._deadline(task, starting=True)
+        task.set_deadline(rank, self._deadline(task, starting=True))
         if task.requests[rank].life != member.life:  # it was already replaced because of another task
             self._send_to(rank, task)
             return
@@ -356,13 +407,14 @@ class WorkerPool:
             self._unreported_faults.append(before.fault)  # it never finished a task
         node = "" if where is None or where.node in self._drained else where.node
         member = self._new_member(rank, before.life + 1, node)
-        member.absent, member.failures = True, before.failures + (planned is None)
+        member.failures = before.failures + (planned is None)
         member.since, member.fault = self._answers.now(), planned
         self._members[rank] = member
         self._unreported_losses.observe(m.WORKER_RESTARTS, 1)
-        if not before.absent:
+        if rank not in self._absent:
             environments = self._config.env.train.total_num_envs // len(self._members)
             self._unreported_losses.observe(m.DISCARDED_TRAJECTORIES, environments)
+        self._absent.add(rank)
 
     def _replace_if_leaking(self, rank: int) -> None:
         """Replaces a worker, which is idle, if it holds more memory than ``rollout.max_memory``."""
@@ -395,6 +447,7 @@ class WorkerPool:
 
     def start_over(self, send: Callable[[Actor, int], Any]) -> None:
         """Has every worker drop its episodes and start new ones; a worker that cannot is replaced."""
+        self._tasks.clear()  # of before: nobody waits for them any more
         task = WorkerTask(
             lambda worker, rank: [send(worker, rank)], "start over", self._config.rollout.timeout, "rollout.timeout",
             waits_for_all=True,

@@ -8,6 +8,7 @@ workers, so each has the same number of steps whatever the pipeline.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import insort
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,6 +111,10 @@ class _Collection:
     ref: Ref
 
 
+def _since(collection: _Collection) -> int:
+    return collection.since
+
+
 class StreamPipeline(Pipeline):
     """Collects without a barrier: each worker begins its next fragment as soon as it has finished one.
 
@@ -177,9 +182,12 @@ class StreamPipeline(Pipeline):
     def _await(self, refs: list[Ref]) -> list[Ref]:
         """Waits until a fragment is complete or a reference is answered; returns the references that are not."""
         refs = self._engine.wait_for_any([collection.ref for collection in self._in_progress], refs)
-        done = [collection for collection in self._in_progress if self._engine.is_complete(collection.ref)]
-        self._in_progress = [collection for collection in self._in_progress if collection not in done]
-        self._complete = sorted([*self._complete, *done], key=lambda collection: collection.since)
+        collections, self._in_progress = self._in_progress, []
+        for collection in collections:
+            if self._engine.is_complete(collection.ref):
+                insort(self._complete, collection, key=_since)
+            else:
+                self._in_progress.append(collection)
         return refs
 
     def wait(self, refs: list[Ref]) -> None:

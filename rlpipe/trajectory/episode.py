@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 _BY_NAME = ("reward_terms", "metrics")
@@ -79,7 +79,7 @@ class Episode:
 
     def as_row(self, iteration: int) -> dict[str, Any]:
         """JSON object for the episode files, where the return has its public name and null is a number not finite."""
-        fields = asdict(self)
+        fields = dict(vars(self))  # `asdict` would copy each value, which takes ten times as long
         fields["return"] = fields.pop("episode_return")
         for name in OF_EVALUATIONS:
             if fields[name] is None:

@@ -4,11 +4,15 @@ no real time."""
 from __future__ import annotations
 
 import itertools
+import math
+from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.distributed.answers import CallError
@@ -51,6 +55,9 @@ class FakeAnswers:
         if first > self.clock:
             self.clock = min(first, self.clock + timeout)
         return [ref for ref in refs if ref.at <= self.clock]
+
+    def take(self, refs):
+        return [ref.answer for ref in refs]
 
     def get(self, refs, timeout=None):
         if isinstance(refs, list):
@@ -248,6 +255,16 @@ def test_a_worker_without_an_answer_in_time_is_replaced():
     assert story.collect() == ["batch 2"]
     (fault,) = story.pool.repaired_faults()
     assert fault.what == "gave no answer within 10 s (rollout.timeout)"
+
+
+def test_a_worker_that_fell_silent_is_replaced_although_others_answer_all_the_time():
+    story = Story(2, {(0, 0): {"answers": [1e9]}})
+    silent, quick = (story.pool.send(story.task(ranks=[rank])) for rank in (0, 1))
+    story.pool.poll([silent])  # a second without an answer
+    story.answers.clock = LIMIT
+    story.pool.poll([silent, quick])
+    assert quick.is_complete
+    assert story.factory.started[2:] == [(0, 1)]
 
 
 def test_a_replacement_may_also_take_the_time_to_start():
@@ -457,3 +474,103 @@ def test_after_a_recovery_all_workers_start_over_and_one_that_cannot_is_replaced
     story.pool.start_over(lambda actor, rank: asked.append((rank, actor.pid)) or actor.do())
     assert asked == [(0, 1), (1, 2), (0, 3)]
     assert story.answers.clock == 5.0  # all have to, whatever rollout.min_workers is
+
+
+# --- linear in the number of workers: only what changed is touched, and nothing is decided otherwise
+
+
+class PlainPool(WorkerPool):
+    """A pool that looks at every worker each time it waits."""
+
+    def poll(self, tasks, others=()):
+        waiting = {
+            task.requests[rank].refs[-1]: (task, rank)
+            for task in tasks for rank in task.requests if rank not in task.answers
+        }  # fmt: skip
+        for task, rank in waiting.values():
+            if rank not in task.deadlines:
+                task.set_deadline(rank, self._deadline(task, starting=bool(self._absent)))
+        left = min((task.deadlines[rank] for task, rank in waiting.values()), default=math.inf) - self._answers.now()
+        done = self._answers.wait([*waiting, *others], timeout=min(1.0, max(0.0, left)))
+        for task, rank in [waiting[ref] for ref in done if ref in waiting]:
+            ref = task.requests[rank].refs[-1]
+            self._forget(task, rank)
+            self._take_answer(rank, task, *self._answers.take([ref]))
+        for task, rank in [] if done else waiting.values():
+            if task.deadlines[rank] <= self._answers.now():
+                self._forget(task, rank)
+                self._recover(rank, task, None)
+        return [ref for ref in done if ref not in waiting]
+
+
+WORKERS = 4
+OUTCOMES = st.sampled_from([dies(), raises(), "done"]) | st.floats(0.5, 1.5 * LIMIT)
+LIVES = st.fixed_dictionaries(
+    {"answers": st.lists(OUTCOMES, max_size=4), "ready_at": st.floats(0, 3 * LIMIT), "held": st.integers(0, 3 * GIB)}
+)
+ACTIONS = st.sampled_from(["collect", "wait for all", "stream", "start over", "drain"])
+
+
+def decisions(
+    pool_class: type[WorkerPool], plans: dict[Any, Any], actions: list[str], rollout: dict[str, Any]
+) -> list[Any]:
+    """Takes a pool through a schedule; returns everything that it decided, and when."""
+    story = Story(WORKERS, {key: {**plan, "answers": [*plan["answers"]]} for key, plan in plans.items()}, **rollout)
+    story.pool.__class__ = pool_class
+    trace: list[Any] = []
+    try:
+        for action in actions:
+            if action == "stream":
+                tasks = [story.pool.send(story.task(ranks=[rank])) for rank in range(WORKERS)]
+                while pending := [task for task in tasks if not task.is_complete]:
+                    story.pool.poll(pending)
+                    trace.append([task.is_complete for task in tasks])
+                trace.append([story.pool.gather(task)[0][0][0] for task in tasks])
+            elif action == "start over":
+                story.pool.start_over(lambda actor, rank: actor.do())
+            elif action == "drain":
+                story.pool.evacuate({"node-a"}, trace.append)
+            else:
+                trace.append(story.collect(waits_for_all=action == "wait for all"))
+            trace.append((story.answers.clock, story.losses(), story.pool.repaired_faults()))
+    except RunError as error:
+        trace.append(str(error))
+    spares = [(spare.node, spare.ended) for spare in story.factory.spares]
+    return [*trace, story.answers.clock, story.factory.started, story.factory.assigned, spares]
+
+
+@settings(max_examples=300)
+@given(
+    plans=st.dictionaries(st.tuples(st.integers(0, WORKERS - 1), st.integers(0, 3)), LIVES, max_size=12),
+    actions=st.lists(ACTIONS, min_size=1, max_size=5),
+    rollout=st.fixed_dictionaries(
+        {
+            "min_workers": st.sampled_from(["all", 1, 2]),
+            "max_restarts": st.sampled_from([0, 2, 100]),
+            "spares": st.sampled_from(["never", "always", "after_loss"]),
+            "max_memory": st.sampled_from([None, 2.0]),
+        }
+    ),
+)
+def test_a_pool_decides_as_one_that_looks_at_every_worker_each_time(plans, actions, rollout):
+    assert decisions(WorkerPool, plans, actions, rollout) == decisions(PlainPool, plans, actions, rollout)
+
+
+def test_a_wait_looks_at_no_worker_that_has_neither_answered_nor_run_out_of_time():
+    story = Story(100, {(rank, 0): {"answers": [1.0 + rank / 100]} for rank in range(100)})
+    looks, members = [], story.pool._members
+
+    class Watched(list):
+        def __getitem__(self, rank):
+            looks.append(rank)
+            return super().__getitem__(rank)
+
+        def __iter__(self):
+            looks.extend(range(len(self)))
+            return super().__iter__()
+
+    task = story.pool.send(story.task())
+    story.pool._members = Watched(members)
+    while not task.is_complete:
+        story.pool.poll([task])
+    assert Counter(looks) == dict.fromkeys(range(100), 2)  # whether it had failed, and how much memory it holds
