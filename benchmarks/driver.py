@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measures and prints both tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ray", type=sizes, default="10,30,100,200,500,2000", help="numbers of workers on Ray")
-    parser.add_argument("--stand-in", type=sizes, default="10,30,100,300,1000,2000,10000", help="numbers on none")
+    parser.add_argument("--stand-in", type=sizes, default="100,200,500,1000,2000,10000", help="numbers on none")
     parser.add_argument("--processes", type=int, default=4, help="processes that the workers on Ray share")
     parser.add_argument("--iterations", type=int, default=10)
     options = parser.parse_args(arguments)

@@ -224,20 +224,20 @@ class WorkerPool:
             RunError: a simulator raised, or the budget for restarts is spent.
         """
         seconds = self._config.cluster.start_timeout
-        try:
-            ready: list[Ready] = self._answers.get([member.ready for member in self._members], timeout=seconds)
-        except CallError as error:
-            if error.refusal is not None:
-                raise error.refusal from None
-            self._replace_unready()
-            return self.wait_until_ready()
-        except TimeoutError as error:
-            raise ConfigError(
-                f"not all {len(self._members)} rollout workers were ready within {seconds:g} s "
-                "(cluster.start_timeout). Check whether the cluster is busy or the "
-                "simulator is slow to load, or raise the limit."
-            ) from error
-        return ready[0]
+        while True:
+            try:
+                ready: list[Ready] = self._answers.get([member.ready for member in self._members], timeout=seconds)
+                return ready[0]
+            except CallError as error:
+                if error.refusal is not None:
+                    raise error.refusal from None
+                self._replace_unready()
+            except TimeoutError as error:
+                raise ConfigError(
+                    f"not all {len(self._members)} rollout workers were ready within {seconds:g} s "
+                    "(cluster.start_timeout). Check whether the cluster is busy or the "
+                    "simulator is slow to load, or raise the limit."
+                ) from error
 
     def _replace_unready(self) -> None:
         for rank, member in enumerate(self._members):

@@ -839,6 +839,24 @@ def test_the_order_in_which_windows_merge_does_not_show(parts, random):
     assert nested.read(metrics) == merged(parts).read(metrics)
 
 
+@settings(max_examples=50)
+@given(st.lists(windows(), min_size=1, max_size=8), st.randoms())
+def test_windows_that_are_merged_in_a_tree_of_any_shape_are_the_same_to_the_last_bit(parts, random):
+    """As partial results of hosts, racks or nodes are: each is a run of ranks, in their order."""
+
+    def tree(run: Sequence[MetricWindow]) -> MetricWindow:
+        if len(run) < 2 or random.random() < 0.2:
+            return merged(run)
+        cuts = sorted(random.sample(range(1, len(run)), random.randint(1, len(run) - 1)))
+        return merged([tree(run[begin:end]) for begin, end in itertools.pairwise([0, *cuts, len(run)])])
+
+    for rank, window in enumerate(parts):
+        window.episodes = [episode(slot=rank)]
+    together, partial = merged(parts), tree(parts)
+    assert repr(sorted(partial.states.items())) == repr(sorted(together.states.items()))
+    assert partial.episodes == together.episodes
+
+
 def test_merging_leaves_the_other_window_as_it_was():
     window, other = MetricWindow(), MetricWindow()
     other.observe(m.LOSS, 1)
