@@ -26,16 +26,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import ray
-from machine import describe
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.machine import ROOT, describe
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
 from rlpipe.distributed import ray_answers
@@ -80,13 +79,13 @@ class SharedActors:
     """Actors on Ray; the workers share a few processes."""
 
     def __init__(self, processes: int, window: MetricWindow) -> None:
-        find_modules_in(str(Path(__file__).parent))
+        find_modules_in(ROOT)
         self._processes = [self._start(f"worker-{index}", window) for index in range(processes)]
         self.learner, self.logger = self._start("learner", window), self._start("logger", window)
 
     @staticmethod
     def _start(name: str, window: MetricWindow) -> Actor:
-        actor = Actor(Role.ROLLOUT_WORKER, name, "driver:Idle", {}, num_cpus=0)
+        actor = Actor(Role.ROLLOUT_WORKER, name, "benchmarks.driver:Idle", {}, num_cpus=0)
         actor.make(window)
         return actor
 
