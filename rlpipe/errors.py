@@ -166,7 +166,14 @@ class ActorLostError(RunError):
     """A learner, metric logger or inference server is gone, and its state with it.
 
     The run continues from its last checkpoint once the actor has been restarted.
+
+    Attributes:
+        others: faults of more such actors that were lost at the same time, as with a node.
     """
+
+    def __init__(self, fault: Fault, *others: Fault) -> None:
+        super().__init__(fault)
+        self.others = others
 
 
 class ContractError(RunError):

@@ -225,10 +225,15 @@ class Actor:
         """Returns the reference of the resident bytes of the process."""
         return self.handle.memory.remote()
 
-    def death(self) -> RayActorError | None:
-        """Returns why the actor is dead, or None if it is alive or too busy to answer."""
+    def probe(self) -> Any:
+        """Returns a reference that is answered once the process has time, or is gone."""
+        return self.handle.where.remote()
+
+    @staticmethod
+    def death(probe: Any) -> RayActorError | None:
+        """Returns why the actor of an answered probe is dead, or None if it is alive."""
         try:
-            ray.get(self.handle.where.remote(), timeout=ANSWER_SECONDS)
+            ray.get(probe)
         except RayActorError as error:
             return error
         except RayError:

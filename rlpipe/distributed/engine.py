@@ -27,7 +27,7 @@ from rlpipe.distributed.answers import CallError
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.launcher import Launcher
 from rlpipe.distributed.node_checks import preflight
-from rlpipe.distributed.nodes import alive_nodes, draining_nodes, own_node_id
+from rlpipe.distributed.nodes import ANSWER_SECONDS, alive_nodes, draining_nodes, own_node_id
 from rlpipe.distributed.placement import run_bundles
 from rlpipe.distributed.placement_group import RunPlacement
 from rlpipe.distributed.post_mortem import means_loss, raised_in, user_error
@@ -50,6 +50,8 @@ log = logging.getLogger("rlpipe")
 
 _DRAIN_CHECK_SECONDS = 2.0
 """Interval between two looks for draining nodes."""
+_NEXT_DEATH_SECONDS = 0.3
+"""Time after the news of one death in which those of others, such as of the same node, become known."""
 _EVALUATION_SLACK = 10.0
 """Seconds beyond ``evaluation.timeout`` after which a worker, which keeps that limit by itself, must have answered."""
 
@@ -290,7 +292,9 @@ class RayEngine:
         ]  # fmt: skip
         if leaving:
             self._placement.move([self.num_workers + index for index in leaving])
-            raise ActorLostError(movable[leaving[0]].planned_fault("has to leave its node, which is draining"))
+            raise ActorLostError(
+                *(movable[index].planned_fault("has to leave its node, which is draining") for index in leaving)
+            )
 
     # --- iterating
 
@@ -420,7 +424,7 @@ class RayEngine:
         if (refusal := user_error(error)) is not None:
             return refusal
         if means_loss(error):
-            return ActorLostError(self._lost_dependency() or Fault("an object of the run", "was lost with its node"))
+            return ActorLostError(*(self._lost_actors() or [Fault("an object of the run", "was lost with its node")]))
         assert isinstance(error, RayTaskError)
         return self._raised(error, self.actors) or RunError(Fault("an actor", how_it_failed(error.cause)))
 
@@ -437,15 +441,22 @@ class RayEngine:
         """Returns why a worker could not finish its task if another actor died or raised; None if none did."""
         if not error.is_loss:
             return self._raised(error.error, self._other_actors)
-        fault = self._lost_dependency()
-        return None if fault is None else ActorLostError(fault)
+        faults = self._lost_actors()
+        return ActorLostError(*faults) if faults else None
 
-    def _lost_dependency(self) -> Fault | None:
-        """Returns the fault of a dead actor other than the workers, or None if all are alive."""
-        for actor in self._other_actors:
-            if (death := actor.death()) is not None:
-                return actor.fault(death, actor.role.task)
-        return None
+    def _lost_actors(self) -> list[Fault]:
+        """Returns the faults of all dead actors other than the workers."""
+        probes = {actor.probe(): actor for actor in self._other_actors}
+        ends = time.monotonic() + ANSWER_SECONDS
+        deaths: list[tuple[Actor, RayError]] = []
+        while probes and (left := ends - time.monotonic()) > 0:
+            done, _ = ray.wait([*probes], timeout=left, fetch_local=False)
+            for probe in done:
+                actor = probes.pop(probe)
+                if (death := actor.death(probe)) is not None:
+                    deaths.append((actor, death))
+                    ends = min(ends, time.monotonic() + _NEXT_DEATH_SECONDS)
+        return [actor.fault(death, actor.role.task) for actor, death in deaths]
 
     def repaired_faults(self, *, unfinished: bool = False) -> list[Fault]:
         return self._worker_pool.repaired_faults(unfinished=unfinished) if self._opened else []

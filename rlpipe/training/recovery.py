@@ -188,7 +188,7 @@ class _Run:
                 engine.get(snapshot)  # whatever does not fit is an error before anything is written
                 return snapshot
             except ActorLostError as error:
-                self._take_loss(error.fault, "It is replaced.")
+                self._take_loss(error, "It is replaced.")
 
     def _train(self, snapshot: Ref, rollback: Rollback) -> Status:
         """Trains to the end, recovering from the last checkpoint whenever an actor with state is lost."""
@@ -199,7 +199,7 @@ class _Run:
                     snapshot, rollback = self._recover()
                 return self._attempt(snapshot, rollback)
             except ActorLostError as error:
-                self._take_loss(error.fault, "The run returns to its last checkpoint.")
+                self._take_loss(error, "The run returns to its last checkpoint.")
                 recovers = True
 
     @property
@@ -259,11 +259,14 @@ class _Run:
         missing = "" if "eval/num_trajectories" in self._last_metrics() else f" Its evaluation is missing: {evaluate}"
         return f"All steps have been taken, so nothing is left to train.{missing}"
 
-    def _take_loss(self, fault: Fault, remedy: str) -> None:
-        """Notes the loss of an actor that will be replaced; raises as ``_count_recovery``."""
-        self._count_recovery(fault)
-        self._losses.append(fault)
-        log.warning("%s. %s", fault.sentence, remedy)
+    def _take_loss(self, error: ActorLostError, remedy: str) -> None:
+        """Notes the loss of actors, which costs the budget one recovery; raises as ``_count_recovery``."""
+        before = len(self._losses)
+        self._losses += error.others
+        self._count_recovery(error.fault)  # a run that this ends has the fault as its cause
+        self._losses.insert(before, error.fault)
+        for fault in self._losses[before:]:
+            log.warning("%s. %s", fault.sentence, remedy)
 
     def _count_recovery(self, fault: Fault) -> None:
         """Charges a recovery to the budget; planned ones are free. Ends a run that keeps returning to one iteration."""

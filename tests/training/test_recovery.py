@@ -26,7 +26,7 @@ class FragileEngine(LocalEngine):
     """
 
     def __init__(self, config: Any, *losses: tuple[str, int, str]) -> None:
-        """Takes the losses: method, number of the call that fails, from 1, and the actor that it shows to be lost."""
+        """Takes the losses: method, number of the call that fails, from 1, and the actors that it shows to be lost."""
         super().__init__(config)
         self._losses = {(method, call): actor for method, call, actor in losses}
         self._calls: Counter[str] = Counter()
@@ -34,12 +34,12 @@ class FragileEngine(LocalEngine):
 
     def _lose(self, method: str) -> None:
         self._calls[method] += 1
-        actor = self._losses.get((method, self._calls[method]))
-        if actor == "metric-logger":
+        actors = self._losses.get((method, self._calls[method]), "").split()
+        if "metric-logger" in actors:
             self._logger._lock.release()  # as the kernel does
             self._opened, self._sent = False, []
-        if actor is not None:
-            raise ActorLostError(Fault(actor, "died", pid=self._calls[method]))
+        if actors:
+            raise ActorLostError(*(Fault(actor, "died", pid=self._calls[method]) for actor in actors))
 
     def start_learner(self, *args: Any) -> Any:
         self._lose("start_learner")
@@ -127,6 +127,12 @@ def test_a_learner_that_never_starts_ends_the_run_with_one_message_that_counts_i
 
 def test_a_loss_in_a_recovery_is_an_event_of_its_own(tmp_path):
     lossy = run(tmp_path, ("write", 2, "learner"), ("rebuild", 1, "metric-logger"))
+    assert losses_of(lossy) == [("learner", 0, 1), ("metric-logger", 0, 0)]
+    assert_whole(lossy, 4)
+
+
+def test_actors_that_are_lost_together_are_an_event_each_and_cost_one_recovery(tmp_path):
+    lossy = run(tmp_path, ("write", 2, "learner metric-logger"), max_recoveries=1)
     assert losses_of(lossy) == [("learner", 0, 1), ("metric-logger", 0, 0)]
     assert_whole(lossy, 4)
 
