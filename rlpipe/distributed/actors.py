@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -53,22 +53,12 @@ class ActorProcess:
     """Process of one actor: makes the object that does the work and calls its methods."""
 
     def __init__(self, path: str, environment: dict[str, str], folders: list[str]) -> None:
-        # Ray has put the driver's folder before the standard library.
-        sys.path[:] = [folder for folder in sys.path if folder not in folders]
-        find_modules_in(*folders)
-        faulthandler.enable()  # a crash in a native library leaves its traceback in the log
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the driver
-        os.environ.update(environment)
+        _set_up_process(environment, folders)
         self._path = path
         self._failure: Exception | None = None
 
     def where(self) -> Location:
-        context = ray.get_runtime_context()
-        try:
-            log = os.readlink("/proc/self/fd/2")
-        except OSError:
-            log = ""
+        context, log = ray.get_runtime_context(), _log_path()
         return Location(
             platform.node(), context.get_node_id(), os.getpid(), context.get_actor_id() or "", log, time.time()
         )
@@ -113,6 +103,25 @@ class ActorProcess:
             with suppress(psutil.NoSuchProcess):
                 total += process.memory_info().rss
         return total
+
+
+def _set_up_process(environment: Mapping[str, str], folders: Sequence[str]) -> None:
+    """Prepares the process of an actor: its environment, and the folders of the driver's modules."""
+    # Ray has put the driver's folder before the standard library.
+    sys.path[:] = [folder for folder in sys.path if folder not in folders]
+    find_modules_in(*folders)
+    faulthandler.enable()  # a crash in a native library leaves its traceback in the log
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the driver
+    os.environ.update(environment)
+
+
+def _log_path() -> str:
+    """Returns the path of this process's log; empty if unknown."""
+    try:
+        return os.readlink("/proc/self/fd/2")
+    except OSError:
+        return ""
 
 
 def _sendable(error: BaseException) -> Exception:

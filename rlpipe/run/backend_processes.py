@@ -63,7 +63,7 @@ class BackendProcesses:
         names: Sequence[str],
         *,
         deadline: float,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = lambda: time.monotonic(),
     ) -> None:
         """Starts one process for each backend.
 

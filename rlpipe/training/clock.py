@@ -24,7 +24,7 @@ _PHASES = {
 class PhaseClock:
     """Clock whose phases add up: every moment between two laps belongs to exactly one of them."""
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, now: Callable[[], float] = lambda: time.perf_counter()) -> None:
         self._now = now
         self._began = now()
         self._spent: dict[Metric, float] = {}
