@@ -370,6 +370,11 @@ class World:
         self.nodes[node.id] = node
         return node
 
+    def join_node(self) -> None:
+        """Adds a node, which takes what waits for room."""
+        self.add_node()
+        self._place_groups()
+
     def _record(self, what: str, name: str, pid: int = 0, cause: str = "") -> None:
         self.log.append(Happening(round(self.clock, 3), what, name, pid, cause))
 
@@ -533,6 +538,8 @@ class World:
         refs = [Ref(next(self.numbers)) for _ in range(num_returns)]
         position = {"call": 0, "call_within": 1}.get(method)
         label = method if position is None else str(args[position])
+        if label in ("make", "take_over"):
+            self._record("holds", self._holder_name(actor, label, args), actor.pid)
         call = Call(method, label, [arg if isinstance(arg, Ref) else dumped(arg) for arg in args], dumped(named), refs)
         if actor.error is not None:
             self.notice(0.001, self.fail, refs, actor.error)
@@ -540,6 +547,11 @@ class World:
             actor.queue.append(call)
             self._pump(actor)
         return refs[0] if num_returns == 1 else refs
+
+    @staticmethod
+    def _holder_name(actor: Actor, label: str, args: Sequence[Any]) -> str:
+        """Returns the name of the part of the run that an actor plays from now on: a spare is renamed."""
+        return f"rollout-{args[1]}" if label == "take_over" else actor.name
 
     def _pump(self, actor: Actor) -> None:
         """Begins the next call. It waits for its arguments, and all later ones wait behind it."""
