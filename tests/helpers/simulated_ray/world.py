@@ -538,8 +538,8 @@ class World:
         refs = [Ref(next(self.numbers)) for _ in range(num_returns)]
         position = {"call": 0, "call_within": 1}.get(method)
         label = method if position is None else str(args[position])
-        if label in ("make", "take_over"):
-            self._record("holds", self._holder_name(actor, label, args), actor.pid)
+        if label == "take_over" or (label == "make" and actor.name != "rollout-spare"):
+            self._record("holds", f"rollout-{args[1]}" if label == "take_over" else actor.name, actor.pid)
         call = Call(method, label, [arg if isinstance(arg, Ref) else dumped(arg) for arg in args], dumped(named), refs)
         if actor.error is not None:
             self.notice(0.001, self.fail, refs, actor.error)
@@ -547,11 +547,6 @@ class World:
             actor.queue.append(call)
             self._pump(actor)
         return refs[0] if num_returns == 1 else refs
-
-    @staticmethod
-    def _holder_name(actor: Actor, label: str, args: Sequence[Any]) -> str:
-        """Returns the name of the part of the run that an actor plays from now on: a spare is renamed."""
-        return f"rollout-{args[1]}" if label == "take_over" else actor.name
 
     def _pump(self, actor: Actor) -> None:
         """Begins the next call. It waits for its arguments, and all later ones wait behind it."""
