@@ -11,7 +11,9 @@ import hashlib
 import json
 import logging
 import random
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -21,7 +23,7 @@ from typing import Any
 import rlpipe
 from rlpipe.config.schema import Config
 from rlpipe.envs.shared.make import make_simulator
-from rlpipe.errors import ConfigError, RunError
+from rlpipe.errors import ConfigError, LostRowsError, RunError
 from rlpipe.run import checkpoint
 from rlpipe.trajectory import SpaceSpec
 from tests.helpers.faulty import assert_whole, rows
@@ -38,8 +40,13 @@ _LARGE = 120_000
 """Bytes of a batch that can be lost with its node."""
 _LEAK = 3 * 2**30
 """Resident bytes of a worker that leaks; its limit is 2 GiB."""
-_ENDINGS = ("rollout.max_restarts", "runner.max_recoveries", "in a row", "the solver diverged")
-"""Parts of the messages with which a run may end: a budget is spent, or an actor with state raised."""
+_ENDINGS = (
+    "rollout.max_restarts", "runner.max_recoveries", "in a row",  # a budget is spent
+    "the solver diverged",  # an actor with state raised
+    "cluster.start_timeout", "cluster.placement_timeout",  # a worker was silent, or had no place, at the start
+    "found no room",  # nor does the disk at the end
+)  # fmt: skip
+"""Parts of the messages with which a run may end."""
 
 
 @dataclass(frozen=True)
@@ -351,18 +358,24 @@ def play(schedule: Schedule, folder: Path) -> Played:
 
 def _train(world: World, config: Config) -> str:
     """Trains once; returns how that ended."""
-    fault_phase = bool(world.fates or world.disk_full)
     try:
         rlpipe.train(config)
     except BaseException as error:
         if world.driver.cause is not None:
             return "killed"
-        documented = isinstance(error, RunError) and any(part in str(error) for part in _ENDINGS)
-        full_at_start = isinstance(error, ConfigError) and "No space left" in str(error) and fault_phase
-        if not (documented or full_at_start):
+        ending = isinstance(error, RunError | ConfigError | LostRowsError) and any(part in str(error) for part in _ENDINGS)
+        # A start, a resume and a return to a checkpoint need room on the disk.
+        full = isinstance(error, ConfigError | OSError) and "No space left" in str(error) and world.disk_was_full
+        if not (ending or full or _lost_at_start(error, world)):
             raise BrokenPromiseError(f"the run ended with {type(error).__name__}: {error}") from error
         return str(error)
     return "completed"
+
+
+def _lost_at_start(error: BaseException, world: World) -> bool:
+    """True if an actor with state was lost before there was a logger."""
+    session = world.log[max(index for index, entry in enumerate(world.log) if entry.what == "driver") :]
+    return isinstance(error, RunError) and not any(entry.name == "metric-logger" for entry in session)
 
 
 # --- the oracle
@@ -375,13 +388,23 @@ def check(played: Played) -> None:
         AssertionError: a promise of docs/reliability.md does not hold.
     """
     options, run = played.schedule.options, played.run
-    assert_whole(run, options.iterations)
-    _check_counts(rows(run), options)
+    assert_whole(run, options.iterations, unrecorded=_evaluated_only(run))
+    _check_counts([row for row in rows(run) if row["iteration"] not in _evaluated_only(run)], options)
     contents = json.loads((run / "run.json").read_text())
     assert contents["status"] == "completed", contents["status"]
     assert "cause" not in contents
     assert checkpoint.newest(run).meta["iteration"] == options.iterations
     _check_events(played, contents)
+
+
+def _evaluated_only(run: Path) -> set[int]:
+    """Returns the iteration that a resumed run only evaluated, because it had learnt from it before."""
+    resumed = (re.search(r"Resumed after iteration (\d+) from iteration-(\d+)", line) for line in _messages(run))
+    return {int(match[2]) for match in resumed if match and int(match[2]) > int(match[1])}
+
+
+def _messages(run: Path) -> list[str]:
+    return [event["message"] for event in rows(run, "events.jsonl")]
 
 
 def _check_counts(written: Sequence[dict[str, Any]], options: Options) -> None:
@@ -402,13 +425,16 @@ def _check_events(played: Played, contents: dict[str, Any]) -> None:
     """Checks that events tell of each loss, and of nothing else."""
     files = [run / "events.jsonl" for run in _runs(played)]
     events = [event for file in files if file.is_file() for event in rows(file.parent, file.name)]
-    told = [event["data"]["pid"] for event in events if event["kind"] in ("restarted", "recovered") and "pid" in event["data"]]
-    assert len(told) == len({*told}), f"events tell twice of a process: {told}"
-    mentioned = {*told, *(event["data"].get("pid") for event in events)}
-    for entry in losses(played):
-        assert entry.pid in mentioned, f"no event tells of {entry}"
-    ended = {entry.pid for entry in played.world.log if entry.what != "start"}
-    assert {*told} <= ended, f"events tell of processes that did not end: {{*told}} - ended"
+    reports = [event["data"] for event in events if event["kind"] in ("restarted", "recovered", "failed")]
+    processes = [data["pid"] for data in reports if "pid" in data]
+    assert len(processes) == len({*processes}), f"events tell twice of a process: {processes}"
+    never_started = Counter(data["part"] for data in reports if "pid" not in data)
+    for name, entry in losses(played):
+        if entry.pid not in processes:
+            assert never_started[name], f"no event tells that {name} was lost: {entry}"
+            never_started[name] -= 1
+    ended = {entry.pid for entry in played.world.log if entry.what in ("end", "silent", "stopped")}
+    assert {*processes} <= ended, f"events tell of processes that did not end: {{*processes}} - ended"
     after = [
         event["iteration"]
         for event in rows(played.run, "events.jsonl")
@@ -422,9 +448,9 @@ def _runs(played: Played) -> list[Path]:
     return sorted(file.parent for file in played.folder.glob("*/*/run.json"))
 
 
-def losses(played: Played) -> list[Happening]:
-    """Lists the ends of actors that a run has noticed: an actor of the same role and rank took their place, and a row
-    was written afterwards by the same start."""
+def losses(played: Played) -> list[tuple[str, Happening]]:
+    """Lists the ends of actors that a run has noticed, with their names: another actor took their place, and a row was
+    written afterwards by the same start."""
     log, noticed = played.world.log, []
     written = [row["time"] - EPOCH for run in _runs(played) for row in _all_rows(run)]
     bounds = [start.first for start in played.starts] + [len(log)]
@@ -439,7 +465,7 @@ def _all_rows(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files if file.is_file() for line in file.read_text().splitlines()]
 
 
-def _losses_of_start(log: Sequence[Happening], written: Sequence[float]) -> list[Happening]:
+def _losses_of_start(log: Sequence[Happening], written: Sequence[float]) -> list[tuple[str, Happening]]:
     holders: dict[str, Happening] = {}
     ends = {entry.pid: entry for entry in reversed(log) if entry.what in ("end", "silent", "stopped")}
     until = log[-1].time if log else 0.0
@@ -448,7 +474,7 @@ def _losses_of_start(log: Sequence[Happening], written: Sequence[float]) -> list
             until = min(until, entry.time)
     noticed = []
     for entry in log:
-        if entry.what not in ("holds",):
+        if entry.what != "holds":
             continue
         before, holders[entry.name] = holders.get(entry.name), entry
         if before is None or (end := ends.get(before.pid)) is None or end.cause == "its driver died":
@@ -456,7 +482,7 @@ def _losses_of_start(log: Sequence[Happening], written: Sequence[float]) -> list
         if end.cause == "ray.kill" and not before.name.startswith("rollout"):  # because another actor was lost
             continue
         if any(entry.time < moment <= until for moment in written):
-            noticed.append(end)
+            noticed.append((entry.name, end))
     return noticed
 
 

@@ -231,6 +231,7 @@ class World:
         self.fates: dict[tuple[str, str, int], str] = {}
         self.counts: dict[tuple[str, str], int] = {}
         self.disk_full: list[tuple[float, float]] = []
+        self.disk_was_full = False
         self.paused_until = 0.0
         self.slept = 0.0  # by the call that runs: it answers so much later
         self.log: list[Happening] = []
@@ -243,7 +244,9 @@ class World:
         return _PIDS + next(self.numbers)
 
     def _new_driver(self) -> Process:
-        return Process("driver", self.next_pid(), self.head)
+        driver = Process("driver", self.next_pid(), self.head)
+        self._record("driver", driver.name, driver.pid)
+        return driver
 
     # --- clock and events
 
@@ -322,7 +325,9 @@ class World:
 
     @property
     def disk_is_full(self) -> bool:
-        return any(began <= self.clock + self.slept < ended for began, ended in self.disk_full)
+        full = any(began <= self.clock + self.slept < ended for began, ended in self.disk_full)
+        self.disk_was_full |= full
+        return full
 
     # --- objects
 
