@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscop
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: setup setup-dev quickstart test test-rest test-extras test-all slowest lint docs docs-serve clean
+.PHONY: setup setup-dev quickstart test test-rest test-extras test-all schedules slowest lint docs docs-serve clean
 
 setup: $(VENV)/.installed
 setup-dev: $(VENV)/.installed-dev
@@ -39,6 +39,10 @@ test-extras: setup-dev
 # Writes down what every file took; the next run starts the longest first.
 test-all: setup-dev
 	$(PYTEST) --write-seconds
+
+# 1,000 seeds of faults on a simulated cluster; RLPIPE_SCHEDULES=60 are part of `make test`.
+schedules: setup-dev
+	RLPIPE_SCHEDULES=1000 $(BIN)/python -m pytest --numprocesses 2 tests/faults/test_schedules.py -k of_a_seed
 
 slowest: setup-dev
 	$(BIN)/python -m tests.helpers.seconds
