@@ -242,7 +242,9 @@ class SimulatorProcessError(RuntimeError):
 
 
 class LostRowsError(OSError):
-    """The last rows of a run found no room on the disk. The message is complete, unlike that of another OSError."""
+    """The last rows, or the last checkpoint, of a run found no room on the disk. The message is complete, unlike that
+    of another OSError.
+    """
 
 
 class ConfigError(ValueError):

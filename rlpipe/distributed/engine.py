@@ -381,9 +381,9 @@ class RayEngine:
         _, windows = self._worker_pool.gather(task)
         return [*windows, *self._worker_pool.take_losses()]
 
-    def prepare(self, windows: list[Any]) -> Any:
+    def prepare(self, windows: list[Any], *, counted: bool = False) -> Any:
         assert self._logger is not None
-        return self._logger.call(MetricLogger.prepare, *windows)
+        return self._logger.call(MetricLogger.prepare, *windows, counted=counted)
 
     def write(self, iteration: int, windows: list[Any]) -> Any:
         assert self._logger is not None

@@ -6,7 +6,7 @@ after merging.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rlpipe.metrics.declaration import Metric
-from rlpipe.metrics.reductions import GroupedMean, Histogram, Mean, Recent, Reduction
+from rlpipe.metrics.reductions import GroupedMean, Histogram, Mean, Recent, Reduction, from_json, to_json
 from rlpipe.metrics.spans import Span
 from rlpipe.trajectory import Episode, Replay, Scene
 from rlpipe.trajectory.fingerprint import FragmentFingerprint, UpdateFingerprint
@@ -141,6 +141,23 @@ class MetricWindow:
         self.tells_success |= other.tells_success
         self.machines += [facts for facts in other.machines if facts not in self.machines]
         self.fingerprints += other.fingerprints
+
+    def as_json(self) -> dict[str, Any]:
+        """Converts what a row and the ledger need to JSON values, for a checkpoint."""
+        return {
+            "states": {name: to_json(state) for name, state in self.states.items()},
+            "episodes": [episode.as_row(0) for episode in self.episodes],
+            "faults": self.faults,
+            "notes": self.notes,
+            "tells_success": self.tells_success,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MetricWindow:
+        """Converts JSON values of ``as_json`` back to a window."""
+        states = {name: from_json(state) for name, state in data["states"].items()}
+        episodes = [Episode.from_row(row) for row in data["episodes"]]
+        return cls(states, episodes, faults=data["faults"], notes=data["notes"], tells_success=data["tells_success"])
 
     def _add(self, name: str, state: Reduction) -> None:
         held = self.states.get(name)

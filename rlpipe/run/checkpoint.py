@@ -25,6 +25,7 @@ from rlpipe.config.tree import from_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.files import fsync_folder, line, parsed, replacing
 from rlpipe.functional.commitments import add_arrays
+from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.reductions import from_json
 from rlpipe.run.directory import RunDirectory, find_run
 from rlpipe.run.shapes import Iteration
@@ -57,8 +58,9 @@ class Checkpoint:
     Attributes:
         path: path of the file
         arrays: policy, optimiser and random states, by name
-        meta: ``iteration``, ``config`` (YAML), ``run_id``, ``metrics`` (states that accumulate over the run) and
-            ``spaces`` (observations and actions that the policy is made for; the oldest checkpoints lack them)
+        meta: ``iteration``, ``config`` (YAML), ``run_id``, ``metrics`` (states that accumulate over the run),
+            ``spaces`` (observations and actions that the policy is made for; the oldest checkpoints lack them), and
+            ``row`` and ``window`` (what is known of the row of its iteration, which is still to come)
     """
 
     path: Path
@@ -191,7 +193,12 @@ def _wrong_meta(meta: Any) -> str:
             return f"{name} in {_META} is {meta.get(name)!r:.80}"
     if not isinstance(meta.get("metrics"), dict):
         return f"metrics in {_META} is not a JSON object"
-    for name, state in meta["metrics"].items():
+    window = meta.get("window", {"states": {}})
+    try:
+        MetricWindow.from_json({"episodes": [], "faults": [], "notes": [], "tells_success": False, **window})
+    except Exception as error:  # as below
+        return f"window in {_META} is not valid: {type(error).__name__}: {error}"
+    for name, state in [*meta["metrics"].items(), *window["states"].items()]:
         try:
             kind, fields = state
             if not _holds_numbers(list(fields.values())):

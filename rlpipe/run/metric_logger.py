@@ -34,6 +34,8 @@ from rlpipe.run.retention import Retention
 from rlpipe.trajectory import SpaceSpec
 from rlpipe.trajectory.fingerprint import FIRST_ITERATIONS
 
+_DISK_SECONDS = 0.2
+"""Interval between two attempts to write to a full disk."""
 _PATIENCE = 1000
 """Steps of each environment without the end of an episode, after which that is worth a note."""
 
@@ -110,15 +112,17 @@ class MetricLogger:
         events = read_jsonl(folder / EVENTS) if (folder / EVENTS).is_file() else ()
         self._health.resume((Event(**line) for line in events), self._info.first_iteration - 1)
 
-    def prepare(self, *windows: MetricWindow) -> None:
-        """Counts windows of the next iteration whose last ones are still to come, so that it can be saved before.
+    def prepare(self, *windows: MetricWindow, counted: bool = False) -> None:
+        """Takes windows of the next iteration whose last ones are still to come, so that it can be saved before.
 
         Args:
             windows: windows of the learner and the workers by rank
+            counted: True if the checkpoint that the run resumes from has counted them
         """
         self._forget_untold(windows)
-        self._count(merged(windows))
-        self._prepared = windows
+        if not counted:
+            self._count(merged(windows))
+        self._prepared += windows
 
     def _count(self, window: MetricWindow) -> None:
         """Adds to the metrics that are counted over the whole run."""
@@ -293,8 +297,9 @@ class MetricLogger:
     def save(self, iteration: int, arrays: Mapping[str, Any], if_best: bool = False) -> str:
         """Writes a checkpoint of the learner's state and the states of the metrics.
 
-        It comes after the row of the same iteration, so a checkpoint never knows more than ``metrics.jsonl``. While
-        rows are pending because the disk is full, no checkpoint is written.
+        It comes after the row of the same iteration, so a checkpoint never knows more than ``metrics.jsonl``; one that
+        comes before the row holds what was prepared of it. While rows are pending because the disk is full, no
+        checkpoint is written; the last one of the run waits for room, up to ``finish_timeout``.
 
         Args:
             iteration: iteration of the newest row
@@ -303,7 +308,17 @@ class MetricLogger:
         Returns:
             Path of the checkpoint; empty if none was written.
         """
-        if self._directory.write_pending() or (if_best and not self._checkpoints.is_best(iteration)):
+        if if_best and not self._checkpoints.is_best(iteration):
+            return ""
+        is_last = iteration == self._info.total_iterations and not self._prepared
+        ends = time.monotonic() + (self._config.runner.logger.finish_timeout if is_last else 0.0)
+        while not (path := self._try_to_save(iteration, arrays)) and time.monotonic() < ends:
+            time.sleep(_DISK_SECONDS)
+        return path
+
+    def _try_to_save(self, iteration: int, arrays: Mapping[str, Any]) -> str:
+        """Writes a checkpoint if the disk has room; returns its path, or an empty text."""
+        if self._directory.write_pending():
             return ""
         began = time.perf_counter()
         meta = {
@@ -311,7 +326,7 @@ class MetricLogger:
             "run_id": self._directory.run_id,
             "config": self._info.config_yaml,
             "metrics": {name: to_json(state) for name, state in self._lifetime.items()},
-            **({"row": False} if self._prepared else {}),
+            **({"row": False, "window": merged(self._prepared).as_json()} if self._prepared else {}),
             **({} if self._info.spaces is None else {"spaces": self._info.spaces.as_json()}),
         }
         try:

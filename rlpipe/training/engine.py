@@ -110,8 +110,12 @@ class Engine(Protocol):
             ActorLostError: another actor must move as well.
         """
 
-    def prepare(self, windows: list[Ref]) -> Ref:
-        """Counts windows of the next iteration that is written, so that a checkpoint may come before its row."""
+    def prepare(self, windows: list[Ref], *, counted: bool = False) -> Ref:
+        """Counts windows of the next iteration that is written, so that a checkpoint may come before its row.
+
+        Args:
+            counted: True if they are those of a checkpoint, which has counted them
+        """
 
     def write(self, iteration: int, windows: list[Ref]) -> Ref:
         """Writes an iteration; returns its row."""

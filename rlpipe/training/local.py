@@ -138,9 +138,9 @@ class LocalEngine:
                 break
         return windows
 
-    def prepare(self, windows: list[Any]) -> Any:
+    def prepare(self, windows: list[Any], *, counted: bool = False) -> Any:
         with _actor("metric-logger", "write"):
-            return self._logger.prepare(*windows)
+            return self._logger.prepare(*windows, counted=counted)
 
     def write(self, iteration: int, windows: list[Any]) -> Any:
         with _actor("metric-logger", "write"):

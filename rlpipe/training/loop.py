@@ -16,6 +16,7 @@ from typing import Any
 from rlpipe.backends.base import Backend
 from rlpipe.config.plan import Plan
 from rlpipe.errors import ActorLostError, Fault, RunError
+from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.row import Event, EventKind, Row, Status
 from rlpipe.run.backend_group import BackendGroup
@@ -57,14 +58,14 @@ class TrainingLoop:
         terminal: Sequence[Backend],
         interruption: Interruption,
         done: int,
-        only_evaluates: bool = False,
+        learnt: MetricWindow | None = None,
     ) -> None:
         """Prepares a loop that continues after an iteration.
 
         Args:
             terminal: backends that show rows and events on the terminal
             done: iterations that are complete
-            only_evaluates: True if the weights have learnt from the next one already, so that it is only evaluated
+            learnt: window of the next one if the weights have learnt from it already, so that it is only evaluated
         """
         self._config = config
         self._algorithm = config.algorithm_class
@@ -84,7 +85,8 @@ class TrainingLoop:
         self._last: Row | None = None
         self._alarm: str | None = None
         self._setbacks = Setbacks(engine.num_workers)
-        self._only_evaluates = only_evaluates
+        self._learnt = learnt
+        self._last_save: Ref = None
         self._evaluated = True
 
     @property
@@ -147,14 +149,16 @@ class TrainingLoop:
         stage = self._enter_stage(iteration)
         self._evacuate_draining_nodes()
         windows: list[Ref] = []
-        if not self._only_evaluates:
+        if self._learnt is not None:
+            self._written.append(engine.prepare([self._learnt], counted=True))
+            self._learnt = None
+        else:
             with clock(m.GENERATE_ROLLOUTS):
                 batches, collected = pipeline.next(snapshot, iteration)
             with clock(m.UPDATE):
                 snapshot, learnt = engine.update(batches, stage, iteration)
                 pipeline.wait(learnt)
             windows = [*learnt, *collected]
-        self._only_evaluates = False
         if not self._algorithm.collects and engine.learner_is_finished():
             self._total = iteration
         interval = self._config.runner.val_check_interval
@@ -223,6 +227,8 @@ class TrainingLoop:
             status, why = Status.INTERRUPTED, f" by {self._interruption.reason}"
             if self._alarm is not None:
                 status, why = Status.STOPPED, f" by a critical alert on {self._alarm}"
+        elif self._last_save is not None and not self._engine.get(self._last_save):
+            status, why = Status.FAILED, ": the last checkpoint found no room on the disk"
         self.report(EventKind(status.value), f"{status.capitalize()}{why} after iteration {self._done}.")
         self._engine.wait(self._written)
         return status
@@ -316,7 +322,8 @@ class TrainingLoop:
         """Saves a checkpoint after the last iteration, unless there is one; ``if_best`` as for ``Engine.save``."""
         if self._saved_at < self._done:
             with self._clock(m.CHECKPOINT_TIME):
-                self._written.append(self._engine.save(self._done, if_best))
+                self._last_save = self._engine.save(self._done, if_best)
+                self._written.append(self._last_save)
             self._saved_at = self._saved_at if if_best else self._done
 
     def _show_rows(self, behind: int) -> list[Row]:

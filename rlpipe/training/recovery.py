@@ -19,6 +19,7 @@ from rlpipe.config.plan import Plan
 from rlpipe.demonstrations.checks import demonstration_notes
 from rlpipe.errors import ActorLostError, Fault, LostRowsError, RunError, UserInterrupt, command_line, how_it_failed
 from rlpipe.foreign import take_notes
+from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.row import Event, EventKind, Status
 from rlpipe.policies.base import Weights
 from rlpipe.run import checkpoint
@@ -156,6 +157,11 @@ class _Run:
                 f"then resume with: {command_line('train', '--resume', directory.path)}"
             )
         assert self._loop is not None
+        if status == Status.FAILED:
+            raise LostRowsError(
+                f"The checkpoint of iteration {self._loop.done} found no room in {directory.path}. Make room, then "
+                f"resume with: {command_line('train', '--resume', directory.path)}"
+            )
         checkpoints, seconds = checkpoint.files(directory.path), time.perf_counter() - began
         last = checkpoints[max(checkpoints)] if checkpoints else None
         metrics = self._loop.metrics or self._last_metrics()
@@ -214,6 +220,13 @@ class _Run:
             return self._learnt
         return self._learnt - (self._directory.last_iteration() < self._learnt)
 
+    def _learnt_window(self) -> MetricWindow | None:
+        """Returns the window of the iteration that still has to be evaluated; None if there is none."""
+        if self._state is None or self._done == self._learnt:
+            return None
+        window = self._state.meta.get("window")  # which older versions did not save
+        return MetricWindow() if window is None else MetricWindow.from_json(window)
+
     def _roll_back(self) -> Rollback:
         """Takes the run directory back to the checkpoint, or to the beginning."""
         with self._directory.lock_for_writing():
@@ -231,7 +244,7 @@ class _Run:
         self._engine.start_logger(self._directory, self._info(), self._config, self._state)
         self._loop = TrainingLoop(
             self._config, self._engine, self._terminal, self._interruption, self._done,
-            only_evaluates=self._done < self._learnt,
+            learnt=self._learnt_window(),
         )  # fmt: skip
         vanished = [_VANISHED] if self._vanished else []
         notes = [*vanished, *take_notes(), *self._ready.notes, *demonstration_notes(self._config)] if first else []

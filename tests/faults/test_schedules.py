@@ -12,11 +12,12 @@ import os
 import pytest
 
 import rlpipe
-from rlpipe.errors import ConfigError, LostRowsError, RunError
+from rlpipe.errors import LostRowsError, RunError
 from rlpipe.run import checkpoint
 from tests.helpers.faulty import assert_whole, events, faulty, rows
 from tests.helpers.runs import scripted, without_timings
 from tests.helpers.simulated_ray.schedules import failures, on_a_simulated_cluster
+from tests.helpers.simulated_ray.world import ProcessKilledError
 
 SCHEDULES = int(os.environ.get("RLPIPE_SCHEDULES", "60"))
 """Number of seeds; `make schedules` tries 1,000."""
@@ -138,9 +139,10 @@ def test_a_simulator_that_raises_is_replaced_in_place_and_groups_stay_with_one_w
 
 
 def test_a_worker_that_always_raises_ends_the_run_with_its_own_error(tmp_path):
-    with on_a_simulated_cluster(tmp_path) as world, pytest.raises(RunError, match="the solver diverged") as raised:
+    with on_a_simulated_cluster(tmp_path) as world:
         world.fates.update({("rollout", "collect", call): "raise" for call in range(1, 100)})
-        rlpipe.train(scripted(tmp_path, *BASE, "rollout.num_workers=1"))
+        with pytest.raises(RunError, match="the solver diverged") as raised:
+            rlpipe.train(scripted(tmp_path, *BASE, "rollout.num_workers=1"))
     assert "restarted 4 times in a row" in str(raised.value)
     (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
     contents = json.loads((run / "run.json").read_text())
@@ -167,7 +169,9 @@ def test_the_budget_for_replacements_ends_the_run_cleanly_and_it_can_be_resumed(
 
 def test_a_learner_that_is_lost_again_and_again_ends_the_run_which_can_be_resumed(tmp_path):
     """The first time before there is a checkpoint: the run starts again with the weights of the seed."""
-    config = scripted(tmp_path, *BASE, "runner.max_recoveries=1", "runner.save_interval=4", "runner.total_timesteps=768")
+    config = scripted(
+        tmp_path, *BASE, "runner.max_recoveries=1", "runner.save_interval=4", "runner.total_timesteps=768"
+    )
     with on_a_simulated_cluster(tmp_path, stubs=False) as world:
         world.fates |= {("learner", "update", 3): "before", ("learner", "update", 9): "after"}
         with pytest.raises(RunError, match=r"runner\.max_recoveries"):
@@ -192,3 +196,41 @@ def test_each_actor_with_state_is_replaced_and_its_loss_reported(tmp_path):
     contents = json.loads((run / "run.json").read_text())
     assert contents["resumed_after"] == [event["iteration"] for event in losses]
     assert contents["incarnation"] == 2
+
+
+# --- the last iteration
+
+
+def test_a_driver_that_dies_in_the_last_evaluation_loses_no_episode(tmp_path):
+    """The row of that iteration, and its episodes, are written by the run that resumes it."""
+    config = scripted(tmp_path, *BASE)
+    with on_a_simulated_cluster(tmp_path) as world:
+        world.fates["rollout", "evaluate", 1] = "slow 15"
+        world.after(18.0, lambda: world.end(world.driver, "killed"))
+        with pytest.raises(ProcessKilledError):
+            rlpipe.train(config)
+        world.restart_driver()
+        (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
+        assert checkpoint.newest(run).meta["row"] is False
+        assert [row["iteration"] for row in rows(run)] == [1, 2, 3]
+        rlpipe.train(config, resume=run)
+    assert_whole(run, 4)
+    assert rows(run)[-1]["metrics"]["env/num_trajectories"] == 8
+
+
+def test_the_last_checkpoint_waits_for_room_on_the_disk(tmp_path):
+    with on_a_simulated_cluster(tmp_path) as world:
+        world.disk_full.append((5.0, 30.0))
+        run = rlpipe.train(scripted(tmp_path, *BASE)).directory
+    assert_whole(run, 4)
+    assert checkpoint.newest(run).meta["iteration"] == 4
+
+
+def test_a_run_whose_last_checkpoint_finds_no_room_fails_and_says_so(tmp_path):
+    with on_a_simulated_cluster(tmp_path) as world:
+        world.checkpoints_full = True
+        with pytest.raises(LostRowsError, match="The checkpoint of iteration 4 found no room"):
+            rlpipe.train(scripted(tmp_path, *BASE))
+    (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
+    assert [row["iteration"] for row in rows(run)] == [1, 2, 3, 4]
+    assert json.loads((run / "run.json").read_text())["status"] == "failed"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import random
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -211,7 +211,9 @@ class Faults:
         world.fates.clear()
         world.disk_full.clear()
         world.paused_until = min(world.paused_until, world.clock)
-        world.events = [entry for entry in world.events if not isinstance(getattr(entry[3].func, "__self__", 0), Faults)]
+        world.events = [
+            entry for entry in world.events if not isinstance(getattr(entry[3].func, "__self__", 0), Faults)
+        ]
         for node in [node for node in world.nodes.values() if node.leaves_at is not None and node.alive]:
             world.lose_node(node, 0.5)
         for actor in list(world.actors):
@@ -379,7 +381,9 @@ def _train(world: World, config: Config) -> str:
     except BaseException as error:
         if world.driver.cause is not None:
             return "killed"
-        ending = isinstance(error, RunError | ConfigError | LostRowsError) and any(part in str(error) for part in _ENDINGS)
+        ending = isinstance(error, RunError | ConfigError | LostRowsError) and any(
+            part in str(error) for part in _ENDINGS
+        )
         # A start, a resume and a return to a checkpoint need room on the disk.
         full = isinstance(error, ConfigError | OSError) and "No space left" in str(error) and world.disk_was_full
         if not (ending or full):
@@ -398,23 +402,13 @@ def check(played: Played) -> None:
         AssertionError: a promise of docs/reliability.md does not hold.
     """
     options, run = played.schedule.options, played.run
-    assert_whole(run, options.iterations, unrecorded=_evaluated_only(run))
-    _check_counts([row for row in rows(run) if row["iteration"] not in _evaluated_only(run)], options)
+    assert_whole(run, options.iterations)
+    _check_counts(rows(run), options)
     contents = json.loads((run / "run.json").read_text())
     assert contents["status"] == "completed", contents["status"]
     assert "cause" not in contents
     assert checkpoint.newest(run).meta["iteration"] == options.iterations
     _check_events(played, contents)
-
-
-def _evaluated_only(run: Path) -> set[int]:
-    """Returns the iteration that a resumed run only evaluated, because it had learnt from it before."""
-    resumed = (re.search(r"Resumed after iteration (\d+) from iteration-(\d+)", line) for line in _messages(run))
-    return {int(match[2]) for match in resumed if match and int(match[2]) > int(match[1])}
-
-
-def _messages(run: Path) -> list[str]:
-    return [event["message"] for event in rows(run, "events.jsonl")]
 
 
 def _check_counts(written: Sequence[dict[str, Any]], options: Options) -> None:
@@ -444,11 +438,9 @@ def _check_events(played: Played, contents: dict[str, Any]) -> None:
             assert never_started[name], f"no event tells that {name} was lost: {entry}"
             never_started[name] -= 1
     ended = {entry.pid for entry in played.world.log if entry.what in ("end", "silent", "stopped")}
-    assert {*processes} <= ended, f"events tell of processes that did not end: {{*processes}} - ended"
+    assert {*processes} <= ended, f"events tell of processes that did not end: { {*processes} - ended }"
     again = Counter(
-        event["iteration"]
-        for event in rows(played.run, "events.jsonl")
-        if event["kind"] in ("recovered", "resumed")
+        event["iteration"] for event in rows(played.run, "events.jsonl") if event["kind"] in ("recovered", "resumed")
     )
     after = contents.get("resumed_after", [])
     assert Counter(after) <= again, f"the run was resumed after {after}, and its events tell of {again}"
@@ -465,7 +457,7 @@ def losses(played: Played) -> list[tuple[str, Happening]]:
     log, noticed = played.world.log, []
     written = [row["time"] - EPOCH for run in _runs(played) for row in _all_rows(run)]
     bounds = [start.first for start in played.starts] + [len(log)]
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in itertools.pairwise(bounds):
         noticed += _losses_of_start(log[first:last], written)
     return noticed
 

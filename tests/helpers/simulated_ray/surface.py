@@ -227,7 +227,8 @@ def _replace_files(patch: pytest.MonkeyPatch, world: World) -> None:
             if not concerns(file):
                 return real(file, mode, *args, **options)
             world.touch()
-            if world.disk_is_full and {*mode} & {*"wax+"} and not str(file).endswith(".lock"):
+            full = world.disk_is_full or (world.checkpoints_full and "checkpoints" in os.fspath(file))
+            if full and {*mode} & {*"wax+"} and not str(file).endswith(".lock"):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(file))
             opened = real(file, mode, *args, **options)
             world.current.files.add(opened)
@@ -258,9 +259,7 @@ def _replace_process(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(actors, "_kill", world.kill_pid)
     idle = SimpleNamespace(dump_traceback_later=lambda *_, **__: None, cancel_dump_traceback_later=lambda: None)
     patch.setattr(actors, "faulthandler", idle)
-    patch.setattr(
-        actors.ActorProcess, "memory", lambda _: world.memory.get(world.current.pid, SMALL_PROCESS)
-    )
+    patch.setattr(actors.ActorProcess, "memory", lambda _: world.memory.get(world.current.pid, SMALL_PROCESS))
     patch.setattr(engine, "preflight", lambda *_: [])  # it looks at real machines
 
 

@@ -217,7 +217,7 @@ class World:
         self.rng = random.Random(f"world {seed}")
         self.clock = 0.0
         self.numbers = itertools.count(1)
-        self.events: list[tuple[float, float, int, Callable[[], None]]] = []
+        self.events: list[tuple[float, float, int, partial[None]]] = []
         self.folder = "" if folder is None else str(folder.resolve())
         self.nodes: dict[str, Node] = {}
         self.racks = racks
@@ -232,6 +232,7 @@ class World:
         self.counts: dict[tuple[str, str], int] = {}
         self.disk_full: list[tuple[float, float]] = []
         self.disk_was_full = False
+        self.checkpoints_full = False  # where there is room for lines, and none for checkpoints
         self.paused_until = 0.0
         self.slept = 0.0  # by the call that runs: it answers so much later
         self.log: list[Happening] = []
@@ -258,6 +259,11 @@ class World:
         """Has something happen later; what is due at the same time happens in a random order."""
         entry = (self.clock + seconds, self.rng.random(), next(self.numbers), partial(function, *args))
         heapq.heappush(self.events, entry)
+
+    def drop_events_of(self, owner: object) -> None:
+        """Forgets what methods of an object were to do later."""
+        self.events = [entry for entry in self.events if getattr(entry[3].func, "__self__", None) is not owner]
+        heapq.heapify(self.events)
 
     def wait_until(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
         """Lets time pass until the condition holds or the time is over; returns whether it holds."""
