@@ -444,7 +444,7 @@ def _check_events(played: Played, contents: dict[str, Any]) -> None:
     )
     after = contents.get("resumed_after", [])
     assert Counter(after) <= again, f"the run was resumed after {after}, and its events tell of {again}"
-    assert contents["incarnation"] == len(after)
+    assert contents["incarnation"] >= len(after)  # a second loss interrupts a recovery
 
 
 def _runs(played: Played) -> list[Path]:

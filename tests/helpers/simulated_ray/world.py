@@ -502,7 +502,7 @@ class World:
         if hasattr(strategy, "placement_group"):
             actor.bundle = strategy.placement_group, strategy.placement_group_bundle_index
         elif hasattr(strategy, "node_id"):
-            actor.node = self.nodes[strategy.node_id]
+            actor.node = self.nodes.get(strategy.node_id) or Node(strategy.node_id, "", 0, 0.0, 0.0, listed=False)
         self.notice(0.01, self._place, actor)
         return actor
 
@@ -619,6 +619,8 @@ class World:
     def _task_error(self, actor: Actor, call: Call, error: Exception) -> RayTaskError:
         text = "".join(traceback.format_exception(*sys.exc_info()[:2], None)).replace(self.folder, "FOLDER")
         function = f"{actor.name}.{call.method}"
+        if isinstance(error, RayTaskError):  # of an argument; Ray does not nest them
+            error = error.cause
         text = f"Traceback (most recent call last):\n{text}"
         return RayTaskError(
             function, text, error, proctitle=f"ray::{function}", pid=actor.pid, ip="10.0.0.1", actor_repr=actor.name,
