@@ -25,7 +25,7 @@ from ray.exceptions import (
 
 from rlpipe.distributed.nodes import draining_nodes, is_alive, pinned_to
 from tests.helpers import cluster
-from tests.helpers.simulated_ray.schedules import on_a_simulated_cluster
+from tests.helpers.simulated_ray.trials import on_a_simulated_cluster
 
 SMALL, LARGE = 1_000, 200_000
 """Bytes of objects: the first travels with the answer."""

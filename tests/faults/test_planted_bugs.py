@@ -9,7 +9,8 @@ import pytest
 
 from rlpipe.distributed.engine import RayEngine
 from rlpipe.distributed.launcher import Launcher
-from tests.helpers.simulated_ray.schedules import Schedule, fails
+from tests.helpers.simulated_ray.schedules import Schedule
+from tests.helpers.simulated_ray.trials import fails
 
 SEEDS = 200
 

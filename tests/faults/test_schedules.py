@@ -16,7 +16,7 @@ from rlpipe.errors import LostRowsError, RunError
 from rlpipe.run import checkpoint
 from tests.helpers.faulty import assert_whole, events, faulty, rows
 from tests.helpers.runs import scripted, without_timings
-from tests.helpers.simulated_ray.schedules import failures, on_a_simulated_cluster
+from tests.helpers.simulated_ray.trials import failures, on_a_simulated_cluster
 from tests.helpers.simulated_ray.world import ProcessKilledError
 
 SCHEDULES = int(os.environ.get("RLPIPE_SCHEDULES", "60"))
