@@ -21,8 +21,9 @@ def reply_counted_twice(patch: pytest.MonkeyPatch) -> None:
 
     def planted(engine: RayEngine, collection: Any) -> tuple[list[Any], list[Any]]:
         batches, windows = gather(engine, collection)
-        replaced = [rank for rank, request in collection.task.requests.items() if request.life]
-        return batches, [*windows, *(collection.task.answers[rank] for rank in replaced)]
+        requests = collection.task.requests
+        replaced = [place for place, rank in enumerate(sorted(requests)) if requests[rank].life]
+        return batches, [*windows, *(windows[place] for place in replaced)]
 
     patch.setattr(RayEngine, "gather", planted)
 

@@ -45,12 +45,12 @@ class Played:
         return max(self.folder.glob("*/*/run.json"), key=lambda file: file.parent.name).parent
 
     def digest(self) -> str:
-        """Hash of every file of the runs, without the path of their folder."""
+        """Hash of every file of the runs."""
         digest = hashlib.sha256()
         for file in sorted(self.folder.rglob("*")):
             if file.is_file():
                 digest.update(str(file.relative_to(self.folder)).encode())
-                digest.update(file.read_bytes().replace(str(self.folder).encode(), b"FOLDER"))
+                digest.update(file.read_bytes())
         return digest.hexdigest()
 
 

@@ -38,6 +38,8 @@ _SECONDS = {
     "start": 2.0, "collect": 1.0, "evaluate": 1.5, "update": 0.4, "write": 0.01, "save": 0.05, "task": 0.3,
 }  # fmt: skip
 _OTHER_SECONDS = 0.002
+_CALLING = ("call", "call_within", "deliver_within")
+"""Methods of the process of an actor whose first text is the name of the method that they call."""
 NEVER = float("inf")
 
 
@@ -547,8 +549,7 @@ class World:
         self.touch()
         self.calls += 1
         refs = [Ref(next(self.numbers)) for _ in range(num_returns)]
-        position = {"call": 0, "call_within": 1}.get(method)
-        label = method if position is None else str(args[position])
+        label = next((arg for arg in args[:2] if isinstance(arg, str)), method) if method in _CALLING else method
         if label == "take_over" or (label == "make" and actor.name != "rollout-spare"):
             self._record("holds", f"rollout-{args[1]}" if label == "take_over" else actor.name, actor.pid)
         call = Call(method, label, [arg if isinstance(arg, Ref) else dumped(arg) for arg in args], dumped(named), refs)
