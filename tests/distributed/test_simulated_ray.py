@@ -63,29 +63,32 @@ class Part:
         raise ZeroDivisionError("as intended")
 
 
-@dataclass
+def new_part(**options: Any) -> Any:
+    return ray.remote(Part).options(num_cpus=0, **options).remote()
+
+
 class System:
     """Real Ray, or the stand-in.
 
     Attributes:
         kill: kills an actor, of which it takes the handle and the number of its process, from outside.
+        part: an actor that tests leave alive.
+        other: another one.
     """
 
-    kill: Callable[[Any, int], None]
-
-    def part(self, **options: Any) -> Any:
-        return ray.remote(Part).options(num_cpus=0, **options).remote()
+    def __init__(self, kill: Callable[[Any, int], None]) -> None:
+        self.kill, self.part, self.other = kill, new_part(), new_part()
 
 
-@pytest.fixture(params=["stand-in", pytest.param("ray", marks=pytest.mark.soak)])
-def system(request, tmp_path) -> Iterator[System]:
+@pytest.fixture(scope="module", params=["stand-in", pytest.param("ray", marks=pytest.mark.soak)])
+def system(request, tmp_path_factory) -> Iterator[System]:
     with contextlib.ExitStack() as stack:
         if request.param == "ray":
             request.getfixturevalue("ray_cluster")
-            yield System(lambda part, pid: os.kill(pid, signal.SIGKILL))
+            yield System(lambda _, pid: os.kill(pid, signal.SIGKILL))
         else:
-            world = stack.enter_context(on_a_simulated_cluster(tmp_path))
-            yield System(lambda part, pid: world.end(part.actor, "killed"))
+            world = stack.enter_context(on_a_simulated_cluster(tmp_path_factory.mktemp("system")))
+            yield System(lambda part, _: world.end(part.actor, "killed"))
 
 
 def failure(ref: Any) -> RayError:
@@ -95,34 +98,34 @@ def failure(ref: Any) -> RayError:
 
 
 def test_wait_returns_as_many_as_asked_for_in_the_order_given(system):
-    refs = [system.part().answer.remote(number) for number in range(3)]
+    refs = [system.part.answer.remote(number) for number in range(3)]
     ray.get(refs)
     assert ray.wait([refs[2], refs[0], refs[1]], timeout=5) == ([refs[2]], [refs[0], refs[1]])
     assert ray.wait([refs[2], refs[0], refs[1]], num_returns=2) == ([refs[2], refs[0]], [refs[1]])
 
 
 def test_wait_counts_failures_as_answers_and_returns_nothing_when_time_is_over(system):
-    part = system.part()
-    failed, slow = part.fail.remote(), system.part().rest.remote(30)
-    assert ray.wait([slow, failed], timeout=60) == ([failed], [slow])
+    slow, failed = system.part.rest.remote(1), system.other.fail.remote()
     assert ray.wait([slow], timeout=0) == ([], [slow])
+    assert ray.wait([slow, failed], num_returns=2, timeout=60) == ([slow, failed], [])
 
 
 def test_a_list_fails_as_soon_as_one_of_its_calls_does(system):
-    slow, failed = system.part().rest.remote(600), system.part().fail.remote()
+    slow, failed = system.part.rest.remote(3), system.other.fail.remote()
     assert isinstance(failure([slow, failed]), ZeroDivisionError)
+    assert ray.wait([slow], timeout=0) == ([], [slow])
+    ray.get(slow)
 
 
 def test_an_answer_that_does_not_come_in_time_is_no_error_of_the_call(system):
     with pytest.raises(GetTimeoutError) as raised:
-        ray.get(system.part().rest.remote(30), timeout=0.1)
+        ray.get(system.part.rest.remote(1), timeout=0.1)
     assert isinstance(raised.value, TimeoutError)
     assert not isinstance(raised.value, RayTaskError)
 
 
 def test_an_exception_is_that_of_the_method_and_rays_at_once_and_its_text_names_the_process(system):
-    part = system.part()
-    error, pid = failure(part.fail.remote()), ray.get(part.pid.remote())
+    error, pid = failure(system.part.fail.remote()), ray.get(system.part.pid.remote())
     assert isinstance(error, ZeroDivisionError)
     assert isinstance(error, RayTaskError)
     assert str(error.cause) == "as intended"
@@ -131,28 +134,35 @@ def test_an_exception_is_that_of_the_method_and_rays_at_once_and_its_text_names_
 
 
 def test_both_answers_of_a_call_come_or_fail_together(system):
-    part = system.part()
-    assert ray.get(part.two.options(num_returns=2).remote("same")) == ["same", "same"]
-    errors = [failure(ref) for ref in part.fail.options(num_returns=2).remote()]
+    assert ray.get(system.part.two.options(num_returns=2).remote("same")) == ["same", "same"]
+    errors = [failure(ref) for ref in system.part.fail.options(num_returns=2).remote()]
     assert [type(error.cause) for error in errors] == [ZeroDivisionError, ZeroDivisionError]
 
 
 def test_a_call_with_a_failed_argument_fails_without_being_made(system, tmp_path):
-    error = failure(system.part().note.remote(str(tmp_path / "notes"), system.part().fail.remote()))
+    error = failure(system.part.note.remote(str(tmp_path / "notes"), system.other.fail.remote()))
     assert isinstance(error, RayTaskError)
     assert type(error.cause) is ZeroDivisionError
     assert not (tmp_path / "notes").exists()
 
 
 def test_calls_run_in_the_order_in_which_they_were_sent_also_where_one_waits_for_its_argument(system, tmp_path):
-    file, part = str(tmp_path / "notes"), system.part()
-    late = system.part().rest.remote(2)
+    file, part = str(tmp_path / "notes"), system.part
+    late = system.other.rest.remote(1)
     ray.get([part.note.remote(file, late), part.note.remote(file, "second"), part.note.remote(file, "third")])
-    assert Path(file).read_text().split() == ["2", "second", "third"]
+    assert Path(file).read_text().split() == ["1", "second", "third"]
+
+
+def test_an_argument_is_a_copy(system):
+    numbers = [1]
+    ref = ray.put(numbers)
+    numbers.append(2)
+    assert ray.get(system.part.answer.remote(ref)) == [1]
 
 
 def test_all_calls_of_a_process_that_dies_fail_and_none_is_made_again(system, tmp_path):
-    file, part = str(tmp_path / "notes"), system.part()
+    file, part = str(tmp_path / "notes"), new_part()
+    small, large = part.bytes.remote(SMALL), part.bytes.remote(LARGE)
     pid = ray.get(part.pid.remote())
     running, queued = part.note_slowly.remote(file), part.note.remote(file)
     while not Path(file).exists():
@@ -163,10 +173,11 @@ def test_all_calls_of_a_process_that_dies_fail_and_none_is_made_again(system, tm
         assert isinstance(error, ActorDiedError)
         assert error.actor_id
     assert Path(file).read_text().split() == ["called"]
+    assert [len(ray.get(ref, timeout=60)) for ref in (small, large)] == [SMALL, LARGE]  # answers outlive it
 
 
 def test_an_actor_can_be_ended_twice_and_its_calls_fail(system):
-    part = system.part()
+    part = new_part()
     ray.get(part.pid.remote())
     pending = part.rest.remote(60)
     ray.kill(part)
@@ -175,25 +186,8 @@ def test_an_actor_can_be_ended_twice_and_its_calls_fail(system):
     assert isinstance(failure(part.pid.remote()), RayActorError)
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_an_answer_outlives_the_process_that_gave_it(system, size):
-    part = system.part()
-    pid, ref = ray.get(part.pid.remote()), part.bytes.remote(size)
-    ray.wait([ref], timeout=60, fetch_local=False)
-    system.kill(part, pid)
-    assert isinstance(failure(part.pid.remote()), RayActorError)
-    assert len(ray.get(ref, timeout=60)) == size
-
-
-def test_an_argument_is_a_copy(system):
-    numbers = [1]
-    ref = ray.put(numbers)
-    numbers.append(2)
-    assert ray.get(system.part().answer.remote(ref)) == [1]
-
-
 def test_an_actor_for_a_node_that_does_not_exist_fails(system):
-    part = system.part(scheduling_strategy=pinned_to("ab" * 28))
+    part = new_part(scheduling_strategy=pinned_to("ab" * 28))
     assert isinstance(failure(part.pid.remote()), ActorUnschedulableError)
 
 
@@ -217,7 +211,7 @@ class Nodes:
     def part(self) -> tuple[Any, str]:
         """Starts an actor on a node that nothing else uses; returns it and the node."""
         node = self.free.pop()
-        return ray.remote(Part).options(num_cpus=0, scheduling_strategy=pinned_to(node)).remote(), node
+        return new_part(scheduling_strategy=pinned_to(node)), node
 
     def lose_and_notice(self, node: str) -> None:
         self.lose(node)

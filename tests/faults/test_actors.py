@@ -7,15 +7,14 @@ import json
 import pytest
 
 import rlpipe
-from rlpipe.config.loading import load_config
-from rlpipe.errors import RunError
 from tests.helpers.faulty import TWO_WORKERS, assert_whole, events, killed, processes, rows
-from tests.helpers.runs import beside, scripted, to_mapping
+from tests.helpers.runs import beside, scripted
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 SLOW = ("env.train.step_seconds=0.02", "runner.total_timesteps=768", *TWO_WORKERS)
 
 
+@pytest.mark.soak
 class TestActorsThatAreKilled:
     """The learner, the metric logger and the inference server in turn, in one run of 12 iterations."""
 
@@ -62,23 +61,3 @@ def test_actors_that_are_killed_before_they_are_ready_are_replaced(tmp_path):
     assert_whole(run, 4)
     losses = [event["data"]["part"] for kind in ("recovered", "restarted") for event in events(run, kind)]
     assert losses == names
-
-
-@pytest.mark.soak
-def test_a_learner_that_is_killed_again_and_again_ends_the_run_which_can_be_resumed(tmp_path):
-    """The first time before there is a checkpoint: the run starts again with the weights of the seed."""
-    config = scripted(tmp_path, *SLOW, "runner.max_recoveries=1", "runner.save_interval=4")
-    with (
-        killed(("learner", "learner"), tmp_path, after=2),
-        pytest.raises(RunError, match=r"runner\.max_recoveries") as raised,
-    ):
-        rlpipe.train(config)
-    (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
-    assert [event["iteration"] for event in events(run, "recovered")] == [0]
-    assert "learner" in str(raised.value)
-    assert f"resume with: rlpipe train --resume {run}" in str(raised.value)
-    assert json.loads((run / "run.json").read_text())["cause"]["part"] == "learner"
-    rlpipe.train(load_config(to_mapping(config), ["env.train.step_seconds=0"]), resume=run)
-    assert_whole(run, 12)
-    for row in rows(run):  # workers act with the learner's weights, not with those of before
-        assert abs(row["metrics"]["train/actor/rollout_train_kl"]) < 1e-6

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-import ray
 from numpy.typing import NDArray
 
 from rlpipe.config.schema import Config
@@ -86,33 +84,23 @@ class Faulty(Scripted):
 
 
 class Hurried(RayAnswers):
-    """Answers of Ray, on a clock that stands still but for leaps over the deadline of a worker that has fallen silent.
+    """Answers of Ray, on a clock that stands still but for a leap over the deadline of a worker that was stopped.
 
     So no worker that is at work misses its deadline, however slow this machine is.
     """
 
-    def __init__(self, folder: Path, faults: Sequence[str]) -> None:
-        """Takes the folder of the notes of the faults, and these: ``hang`` or ``stop``."""
-        self._folder, self._faults, self._leaps = folder, faults, 0
+    def __init__(self, folder: Path) -> None:
+        """Takes the folder of the note of the fault."""
+        self._note, self._leaps = folder / "fault-0", 0
 
     def wait(self, refs: Sequence[Any], timeout: float) -> Sequence[Any]:
         done = super().wait(refs, timeout)
-        if timeout > 0 and not done and len(refs) == 1 and self._is_silent():  # all others have answered
-            self._leaps += 1
+        if timeout > 0 and not done and len(refs) == 1 and self._note.exists():  # all others have answered
+            self._leaps = 1
         return done
 
     def now(self) -> float:
         return 1e6 * self._leaps
-
-    def _is_silent(self) -> bool:
-        """True if the next fault has happened, and a worker that hangs has told where."""
-        note = self._folder / f"fault-{self._leaps}"
-        if not note.exists() or self._faults[self._leaps] == "stop":
-            return note.exists()
-        logs = Path(ray._private.worker.global_worker.node.get_logs_dir_path()).glob("worker-*.err")
-        return any(
-            re.search(r"Timeout \([^)]*\)!.* in fail", log.read_text("utf-8", "replace"), re.DOTALL) for log in logs
-        )
 
 
 def faulty(tmp_path: Path, fault: str, *overrides: str, **tree: Any) -> Config:

@@ -48,9 +48,8 @@ def test_equal_seeds_give_equal_runs_in_one_process_and_another_seed_another(tmp
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("pipeline", ["sync", "ahead"])
-def test_equal_seeds_give_equal_runs_on_ray_and_in_one_process_with_as_many_workers(tmp_path, pipeline):
-    config = reach(tmp_path, f"runner.pipeline={pipeline}", "rollout.num_workers=2", "runner.total_timesteps=256")
+def test_equal_seeds_give_equal_runs_on_ray_and_in_one_process_with_as_many_workers(tmp_path):
+    config = reach(tmp_path, "rollout.num_workers=2", "runner.total_timesteps=256")
     here = rlpipe.train(config, local=True).directory
     with load():
         on_ray = rlpipe.train(config).directory
