@@ -110,9 +110,9 @@ class Surface:
         if len({*refs}) < len(refs) or not 0 < num_returns <= len(refs):
             raise ValueError("wait needs several references, each once, and at most as many answers")
         self._world.wait_until(lambda: sum(ref.done for ref in refs) >= num_returns, timeout)
-        done = [ref for ref in refs if ref.done][:num_returns]
-        rest = {*refs} - {*done}
-        return done, [ref for ref in refs if ref in rest]
+        ready = [ref for ref in refs if ref.done]
+        done = {*(self._world.rng.sample(ready, num_returns) if len(ready) > num_returns else ready)}  # Ray picks any
+        return [ref for ref in refs if ref in done], [ref for ref in refs if ref not in done]
 
     def kill(self, handle: Handle) -> None:
         self._world.pass_pause()
