@@ -23,7 +23,7 @@ from ray.exceptions import GetTimeoutError
 from rlpipe.distributed import actors, engine, placement_group
 from rlpipe.metrics import spans
 from rlpipe.run import directory
-from tests.helpers.simulated_ray.world import EPOCH, Actor, Process, ProcessKilledError, Ref, World
+from tests.helpers.simulated_ray.world import EPOCH, Actor, Ref, World
 
 SMALL_PROCESS = 200 * 2**20
 """Resident bytes of a process that does not leak."""
@@ -220,7 +220,7 @@ def _replace_files(patch: pytest.MonkeyPatch, world: World) -> None:
     """Has the world see each file operation below its folder, before it happens."""
 
     def concerns(path: Any) -> bool:
-        return isinstance(path, str | os.PathLike) and os.fspath(path).startswith(world.folder)  # type: ignore[arg-type]
+        return isinstance(path, str | os.PathLike) and os.fspath(path).startswith(world.folder)
 
     def opening(real: Callable[..., Any]) -> Callable[..., Any]:
         def open_file(file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
@@ -245,7 +245,7 @@ def _replace_files(patch: pytest.MonkeyPatch, world: World) -> None:
         return operation
 
     for owner in (builtins, io):
-        patch.setattr(owner, "open", opening(owner.open))  # type: ignore[attr-defined]
+        patch.setattr(owner, "open", opening(owner.open))
     for name in ("replace", "rename", "unlink", "mkdir", "rmdir"):
         patch.setattr(os, name, touching(getattr(os, name)))
     patch.setattr(os, "fsync", lambda file: None)  # nobody cuts the power
@@ -261,6 +261,3 @@ def _replace_process(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(actors, "faulthandler", idle)
     patch.setattr(actors.ActorProcess, "memory", lambda _: world.memory.get(world.current.pid, SMALL_PROCESS))
     patch.setattr(engine, "preflight", lambda *_: [])  # it looks at real machines
-
-
-__all__ = ["Handle", "Process", "ProcessKilledError", "Surface", "in_the_place_of_ray"]

@@ -360,8 +360,7 @@ class World:
         ref.blob, ref.error = None, partial(ObjectLostError, f"{ref.number:056x}", None, "")
 
     def is_there(self, ref: Ref) -> bool:
-        """True if getting an object need not wait: it is an error, small, or on a node that is alive or listed as
-        dead."""
+        """True if getting an object need not wait: it is an error, small, or on a node that is alive."""
         if ref.blob is None or not ref.copies:
             return ref.done
         return any(self.nodes[node].alive for node in ref.copies)
