@@ -115,9 +115,10 @@ def _check_events(played: Played, contents: dict[str, Any]) -> None:
     never_started = Counter(data["part"] for data in reports if "pid" not in data)
     losses = _losses(played)
     # The run itself ends all actors with state when one is lost; then it need not notice that another was gone as well.
-    recoveries = {loss.replaced_at for loss in losses if loss.has_state and loss.end.pid in processes}
+    recoveries = [loss.replaced_at for loss in losses if loss.has_state and loss.end.pid in processes]
     for loss in losses:
-        if loss.end.pid in processes or (loss.has_state and loss.replaced_at in recoveries):
+        with_another = loss.has_state and any(abs(moment - loss.replaced_at) < 0.1 for moment in recoveries)
+        if loss.end.pid in processes or with_another:
             continue
         if loss.end.cause != "ray.kill" or not loss.has_state:
             assert never_started[loss.name], f"no event tells of {loss}"
