@@ -40,6 +40,8 @@ export RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN=$(head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n')
 export RAY_AUTH_TOKEN
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300
+# The other nodes may be ready long before the head. Without these, each gives up after 40 seconds without an answer.
+export RAY_py_gcs_connect_timeout_s=300 RAY_gcs_rpc_server_connect_timeout_s=300
 export RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=15 # below Slurm's KillWait of 30
 
 srun --ntasks-per-node=1 mkdir -p "$RAY_TMPDIR"

@@ -22,7 +22,7 @@ from rlpipe.distributed.process_template import ProcessTemplate
 from rlpipe.distributed.worker_output import WorkerOutput
 from rlpipe.doctor.driver import check_address, check_scratch
 from rlpipe.doctor.facts import scratch_folder
-from rlpipe.errors import ConfigError
+from rlpipe.errors import ConfigError, UserInterrupt
 from rlpipe.secrets import is_credential, redacted
 
 log = logging.getLogger("rlpipe")
@@ -59,6 +59,9 @@ class Cluster:
         handler = signal.getsignal(signal.SIGTERM)
         try:
             self._connect(address or os.environ.get("RAY_ADDRESS"))
+        except SystemExit as error:  # from the handler of SIGTERM that ray.init installs before it connects
+            self.close()
+            raise UserInterrupt from error
         except BaseException:  # including Ctrl-C
             self.close()
             raise

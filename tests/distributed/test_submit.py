@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -29,13 +30,13 @@ from typer.testing import CliRunner
 from rlpipe.cli import app
 from rlpipe.cli.submit import _show
 from rlpipe.config.loading import load_config
-from rlpipe.errors import ConfigError
-from tests.helpers import REPOSITORY
+from rlpipe.errors import ConfigError, UserInterrupt
+from tests.helpers import REPOSITORY, kuberay
 
 pytest.importorskip("aiohttp", reason="jobs need ray[default]")
 
-from rlpipe.distributed import job_server
-from rlpipe.distributed.cluster import token_refused
+from rlpipe.distributed import cluster, job_server
+from rlpipe.distributed.cluster import Cluster, token_refused
 from rlpipe.distributed.packages import EXCLUDES, SECRETS, Package, package
 from rlpipe.distributed.process_template import WORKER_ENVIRONMENT, ProcessTemplate
 from rlpipe.distributed.submission import prepare
@@ -305,6 +306,16 @@ def test_who_is_not_let_in_is_told_what_is_wrong_with_the_token(tmp_path, monkey
     assert why in token_refused("head:6379")
 
 
+def test_a_sigterm_while_ray_connects_ends_the_run_as_one_before_it_does(monkeypatch):
+    def connect(address: str, options: dict[str, Any]) -> None:
+        sys.exit(signal.SIGTERM)  # as the handler does that ray.init installs
+
+    monkeypatch.setattr(cluster, "_join", connect)
+    monkeypatch.setattr(cluster.ray, "is_initialized", lambda: False)
+    with pytest.raises(UserInterrupt):
+        Cluster("head:6379")
+
+
 @pytest.mark.parametrize("package", ["aiohttp", "pathspec"])
 def test_without_the_extra_a_line_says_what_to_install(folder, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
@@ -347,6 +358,12 @@ def test_a_slurm_job_whose_ray_does_not_start_fails_though_ray_says_0(folder):
     assert job.returncode == 1
 
 
+def test_the_nodes_of_a_slurm_job_wait_for_each_other_equally_long(folder):
+    waits = "SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT", "py_gcs_connect_timeout_s", "gcs_rpc_server_connect_timeout_s"
+    job = slurm(folder, ray="echo " + " ".join(f"$RAY_{name}" for name in waits), python="exit 0")
+    assert b"300 300 300" in job.communicate(timeout=600)[0]
+
+
 def test_a_slurm_job_near_its_time_limit_lets_the_run_save(folder):
     job = slurm(
         folder, ray=STARTED, python="trap 'echo saved; exit 130' TERM; touch ready; while :; do sleep 0.1; done"
@@ -379,6 +396,27 @@ def test_the_manifest_for_kubernetes_names_the_nodes_that_it_makes():
     config = load_config(SMALL, [workers, learner]).cluster
     labels = [group["labels"] for group in job["rayClusterSpec"]["workerGroupSpecs"]]
     assert [config.worker_nodes, config.learner_nodes] == labels
+
+
+def manifest() -> dict[str, Any]:
+    return yaml.safe_load(kuberay.MANIFEST.read_text())
+
+
+def test_the_manifest_for_kubernetes_is_valid_by_kuberays_own_schema():
+    assert kuberay.problems(manifest(), json.loads(kuberay.PART.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("backOffLimit", 0, "spec: Additional properties are not allowed ('backOffLimit' was unexpected)"),
+        ("backoffLimit", "0", "spec.backoffLimit: '0' is not of type 'integer'"),
+    ],
+)
+def test_a_field_that_kuberay_does_not_know_or_of_another_type_is_noticed(field, value, problem):
+    job = manifest()
+    job["spec"][field] = value
+    assert kuberay.problems(job, json.loads(kuberay.PART.read_text())) == [problem]
 
 
 def test_the_cluster_file_of_ray_up_is_one():
