@@ -5,6 +5,7 @@ A task is a process of its own, so a crash becomes a finding, and a task that ha
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.nodes import alive_nodes, missing_from_ray, own_node_id, pinned_to
 from rlpipe.distributed.placement import Node, node_table, room, run_bundles, shortage
 from rlpipe.distributed.roles import Role
-from rlpipe.doctor import driver, facts, libraries, machine, memory, servers, simulators, versions
+from rlpipe.doctor import driver, facts, libraries, limits, machine, memory, servers, simulators, versions
 from rlpipe.doctor.machine import NodeLoad
 from rlpipe.doctor.results import CheckReport, CheckResult, CheckStatus, fail, ok
 from rlpipe.errors import ConfigError
@@ -190,7 +191,30 @@ def _examine(
         results += [replace(result, node=node.name) for result in judged]
     if config is not None and not short:
         silent += _check_learner(config, nodes, facts_by_node, trials, patience)
+        silent += _check_limits(config, nodes, facts_by_node, trials)
     return results + silent
+
+
+def _check_limits(
+    config: Plan,
+    nodes: Sequence[NodeToCheck],
+    facts_by_node: Mapping[str, facts.Facts],
+    trials: Mapping[str, Sequence[simulators.Trial]],
+) -> list[CheckResult]:
+    """Reports the limit that the run will meet first, if one is within reach."""
+    workers = sum(bundle.role == Role.ROLLOUT_WORKER for bundle in run_bundles(config, alive_nodes()))
+    shares: list[limits.Limit] = []
+    for node in nodes:
+        if node.name in facts_by_node:
+            peak = max([machine.WORKER_BYTES, *(trial.peak for trial in trials.get(node.name, []))])
+            connected = workers if node.node_id == own_node_id() else node.load.workers
+            shares += limits.node_limits(facts_by_node[node.name], node.load, peak, connected, node.name)
+    if speeds := [trial.speed for tried in trials.values() for trial in tried if trial.speed]:
+        environments = math.ceil(config.env.train.total_num_envs / workers)
+        steps = config.rollout.horizon * config.policy.steps_per_decision * environments
+        shares.append(limits.driver_limit(workers, steps / min(speeds)))
+    nearest = limits.first_limit(shares)
+    return [] if nearest is None else [nearest]
 
 
 def _check_learner(

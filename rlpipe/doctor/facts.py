@@ -49,7 +49,7 @@ class Facts:
         available: bytes of it that are free.
         shared_memory: bytes of /dev/shm.
         open_files: limit of a process.
-        processes: limit of the user or the container.
+        processes: limit of threads of the user or the container.
         gpus: name, driver version and MiB of each GPU that the driver shows.
         gpu_trouble: message of the driver if it cannot show them.
         scratch: folder of temporary files.
@@ -58,6 +58,7 @@ class Facts:
         devices: number of GPUs that torch can use.
         device_memory: free bytes of the one of them with the most.
         rendering: True if SAPIEN finds a Vulkan device; None without SAPIEN.
+        threads: limit of threads of the machine's kernel.
     """
 
     python: str
@@ -77,6 +78,7 @@ class Facts:
     devices: int | None = None
     device_memory: int | None = None
     rendering: bool | None = None
+    threads: int | None = None
 
 
 def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
@@ -108,6 +110,7 @@ def look(packages: Iterable[str], *, deep: bool = True) -> Facts:
         devices=devices,
         device_memory=device_memory,
         rendering=can_render() if deep else None,
+        threads=_least(_number("/proc/sys/kernel/pid_max"), _number("/proc/sys/kernel/threads-max")),
     )
 
 
