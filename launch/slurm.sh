@@ -51,7 +51,7 @@ srun --ntasks-per-node=1 mkdir -p "$RAY_TMPDIR"
 save_and_end() {
     touch "$result.ending"
     if [[ -f $result.pid ]]; then
-        kill -TERM "$(<"$result.pid")" || true
+        kill -TERM "$(<"$result.pid")" 2>/dev/null || true  # it may have ended
     fi
 }
 trap save_and_end USR1
