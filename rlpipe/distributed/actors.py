@@ -223,7 +223,7 @@ class Actor:
         for _ in range(3):
             asked_at = time.time()
             try:
-                clock = ray.get(self.handle.where.remote()).clock
+                clock = ray.get(self.handle.where.remote(), timeout=ANSWER_SECONDS).clock
             except RayError:
                 return None
             answered_at = time.time()

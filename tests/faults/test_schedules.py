@@ -234,3 +234,11 @@ def test_a_run_whose_last_checkpoint_finds_no_room_fails_and_says_so(tmp_path):
     (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
     assert [row["iteration"] for row in rows(run)] == [1, 2, 3, 4]
     assert json.loads((run / "run.json").read_text())["status"] == "failed"
+
+
+def test_a_worker_that_falls_silent_while_its_clock_is_compared_holds_up_no_start(tmp_path):
+    with on_a_simulated_cluster(tmp_path) as world:
+        world.fates["rollout", "where", 3] = "silent"  # the first two say where the workers are
+        run = rlpipe.train(scripted(tmp_path, *BASE)).directory
+    assert_whole(run, 4)
+    assert len(events(run, "restarted")) == 1
