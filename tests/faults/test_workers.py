@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 import rlpipe
-from rlpipe.distributed.actors import ActorProcess
+from rlpipe.distributed import actors
 from tests.helpers.faulty import Hurried, assert_whole, events, faulty, rows
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -83,12 +85,17 @@ class TestWorkersThatFallSilent(WorkersThatFail):
             return super().trained(folder)
 
 
-def test_memory_is_that_of_the_process_and_of_those_that_it_has_started():
-    alone = ActorProcess.memory(object())
-    child = subprocess.Popen([sys.executable, "-c", "data = bytes(range(256)) * 2**18; input()"], stdin=subprocess.PIPE)
-    try:
-        while ActorProcess.memory(object()) < alone + 2**26:  # its 64 MiB
-            assert child.poll() is None
-    finally:
-        child.kill()
-        child.wait()
+_CHILD = "data = b'x' * 2**26; print('ready', flush=True); input()"
+_PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_CHILD!r}])"
+
+
+def test_memory_is_that_of_the_process_and_of_those_that_it_has_started(monkeypatch):
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", _PARENT], stdin=pipe, stdout=pipe) as parent:
+        assert parent.stdout.readline() == b"ready\n"  # the child has its 64 MiB
+        process = psutil.Process(parent.pid)
+        monkeypatch.setattr(
+            actors, "psutil", SimpleNamespace(Process=lambda: process, NoSuchProcess=psutil.NoSuchProcess)
+        )
+        assert actors.ActorProcess.memory(object()) > process.memory_info().rss + 2**26
+        parent.communicate(b"\n")
