@@ -79,7 +79,7 @@ class Row:
 
     @property
     def label(self) -> Result:
-        """What is known before anything is measured."""
+        """Facts about a row before anything is measured."""
         label = {"part": self.part, "name": self.name, "precision": self.precision, "mode": self.mode}
         return {key: value for key, value in label.items() if value} | ({"goals": self.goals} if self.goals else {})
 

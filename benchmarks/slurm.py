@@ -204,7 +204,7 @@ def configuration(folder: Path, name: str) -> Path:
 
 @dataclass
 class Scenario:
-    """What happened to a run: its jobs, and a message for each check that failed."""
+    """Course of a run: its jobs, and a message for each check that failed."""
 
     name: str
     jobs: list[dict[str, str]] = field(default_factory=list)

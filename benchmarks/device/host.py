@@ -1,4 +1,4 @@
-"""What the host pays: microseconds of each operation it launches, and the moments at which it waits for the device."""
+"""Costs of the host: microseconds of each operation it launches, and the moments at which it waits for the device."""
 
 from __future__ import annotations
 

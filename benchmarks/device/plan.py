@@ -1,4 +1,4 @@
-"""What ``benchmarks/gpu.py`` measures, in plain data: nothing here needs torch or rlpipe."""
+"""Rows of ``benchmarks/gpu.py`` in plain data: nothing here needs torch or rlpipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 EPOCHS, MINIBATCHES = 4, 8
 UNITS = {"ppo": "samples", "grpo": "episodes", "rlpd": "steps", "sac": "steps"}
-"""What the size of an update counts."""
+"""Unit of the size of an update."""
 
 
 class Skipped(Exception):  # noqa: N818 - no error

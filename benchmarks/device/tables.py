@@ -67,7 +67,7 @@ def reason(row: Row) -> str | None:
 
 
 def label(row: Row) -> str:
-    """What tells a row from others."""
+    """Columns that tell a row from others."""
     return " ".join(row[key] for key in ("part", "name", "precision", "mode") if key in row)
 
 

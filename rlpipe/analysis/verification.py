@@ -417,7 +417,7 @@ _INSTEAD = {
     True: "Evaluate the checkpoint again instead.",
     False: "Name a run or a configuration that has it: --config.",
 }
-"""What to do about a record that names code, by whether it is of a checkpoint."""
+"""Remedies for a record that names code, by whether it is of a checkpoint."""
 
 
 def _is_plain(key: str, value: Any) -> bool:

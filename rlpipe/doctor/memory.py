@@ -13,7 +13,7 @@ CUDA_BYTES = 0.6e9
 TORCH_BYTES = 0.3e9
 """Memory of a process with torch and Ray beside tensors; measured 0.31 GB."""
 FRAGMENTATION = 1.1
-"""What an allocator takes for each byte of tensors."""
+"""Bytes that an allocator takes for each byte of tensors."""
 _SMALLER = "a smaller policy (policy.adapters, for a vision-language-action model)"
 REMEDIES = {
     "policy": _SMALLER,
@@ -26,7 +26,7 @@ REMEDIES = {
     "gradient": "a smaller algorithm.batch_size, or policy.checkpoint_gradients=true",
     "demonstrations": "a smaller num_demos",
 }
-"""What to do where a part whose name begins so is the largest."""
+"""Remedies, by the beginning of the name of the largest part."""
 
 
 def check_learner_memory(parts: Mapping[str, int], free: float, *, on_gpu: bool, beside: float = 0.0) -> CheckResult:

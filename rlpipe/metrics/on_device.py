@@ -51,7 +51,7 @@ class Masked(NamedTuple):
 
 @dataclass(frozen=True)
 class _Update:
-    """What ``add_update`` knows of the decisions.
+    """Facts about the decisions of an update.
 
     Attributes:
         trajectory: [S] int64, number of each decision's trajectory

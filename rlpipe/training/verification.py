@@ -74,7 +74,7 @@ class Opener:
 
 @dataclass(frozen=True)
 class _Subject:
-    """What acts in the episodes of a record, as far as it is the recorded one.
+    """Policy that acts in the episodes of a record, as far as it is the recorded one.
 
     Attributes:
         config: configuration under which it is evaluated

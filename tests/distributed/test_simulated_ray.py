@@ -1,4 +1,4 @@
-"""What rlpipe relies on Ray to do, of a real Ray and of the stand-in alike: else the stand-in would prove nothing."""
+"""Facts that rlpipe relies on, of a real Ray and of the stand-in alike: else the stand-in would prove nothing."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def is_view(func, args, kwargs, results):
 
 
 class EmulatedGraphs:
-    """What a CUDA recorder is on a GPU. Here, recording executes the steps, so that the first replay does not."""
+    """Takes the place of a CUDA recorder. Here, recording executes the steps, so that the first replay does not."""
 
     def __init__(self):
         self.recordings = self.replays = 0
