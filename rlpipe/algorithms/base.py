@@ -299,6 +299,8 @@ class Algorithm(ABC):
     """True if the learner computes the loss in bfloat16 where ``learner.precision`` says so."""
     in_micro_batches: ClassVar[bool] = False
     """True if the learner sums the gradients of pieces of a minibatch where ``learner.micro_batch`` says so."""
+    outside_steps: ClassVar[frozenset[str]] = frozenset()
+    """Attributes that change between updates and that no gradient step reads, so that recorded steps stay valid."""
     Config: ClassVar[type[Any]] = AlgorithmConfig
     metrics: ClassVar[tuple[Metric, ...]] = ()
     """Metrics that the algorithm itself declares."""

@@ -99,6 +99,7 @@ class PPO(ClippedAlgorithm[PPOSamples]):
 
     Config = PPOConfig
     config: PPOConfig
+    outside_steps = frozenset({"_kl_coef"})
 
     def __init__(self, config: PPOConfig) -> None:
         super().__init__(config)

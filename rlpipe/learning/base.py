@@ -22,7 +22,7 @@ from rlpipe.demonstrations.dataset import Demonstrations, load
 from rlpipe.errors import ConfigError
 from rlpipe.functional.commitments import sha256_of_arrays
 from rlpipe.learning.curriculum import chosen_episodes, make_curriculum
-from rlpipe.learning.device_choice import choose_device, devices, on_device, trial_of
+from rlpipe.learning.device_choice import choose_device, devices, on_device, release_memory, trial_of
 from rlpipe.learning.precision import precision_notes, set_precision
 from rlpipe.learning.shares import Share
 from rlpipe.learning.stepper import Stepper
@@ -138,7 +138,8 @@ class LearnerBase(ABC):
         config = self._config
         if config.learner.graphs is True and (trial := trial_of(config, self._spec)) is not None:
             options, batch = trial
-            type(self)(on_device(self._stages[:1], config.learner.device, **options), self._spec).update(0, 1, batch)
+            type(self)(on_device(self._stages[:1], self._device.type, **options), self._spec).update(0, 1, batch)
+            release_memory()
 
     def _choose_device(self) -> None:
         """Moves to the device whose gradient steps take less time, and leaves a note."""
@@ -157,6 +158,7 @@ class LearnerBase(ABC):
         successor = type(self)(on_device(self._stages, device), self._spec)
         successor.load_state(self.state())
         self.__dict__ = successor.__dict__
+        release_memory()
 
     @abstractmethod
     def _update(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -51,7 +52,11 @@ def trial_of(config: Config, spec: SpaceSpec) -> tuple[dict[str, Any], Trajector
     environments, algorithm = config.env.train.total_num_envs, config.algorithm
     if isinstance(algorithm, OffPolicyConfig):
         steps = max(1, -(-algorithm.batch_size // environments))
-        options = {"learning_starts": 1, "update_to_data": STEPS / (steps * environments * config.policy.chunk_size)}
+        options = {
+            "learning_starts": 1,
+            "update_to_data": STEPS / (steps * environments * config.policy.chunk_size),
+            "replay_capacity": min(algorithm.replay_capacity, 4 * (steps + 1) * environments),
+        }
     elif isinstance(algorithm, OnPolicyConfig):
         minibatches = min(algorithm.num_minibatches, STEPS)
         steps = max(1, config.rollout.horizon * minibatches // algorithm.num_minibatches)
@@ -78,7 +83,16 @@ def seconds_of_update(make: Callable[[Sequence[Stage]], LearnerBase], stages: Se
         began = time.perf_counter()
         learner.update(0, number, trial)  # which waits for the device
         seconds.append(time.perf_counter() - began)
+    del learner
+    release_memory()
     return statistics.median(seconds[WARM_UPS:])
+
+
+def release_memory() -> None:
+    """Gives back the memory of learners that nobody uses any more, and that hold each other."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def choose_device(
@@ -95,6 +109,8 @@ def choose_device(
         The device, and a sentence about why; empty where there was nothing to choose.
     """
     candidates = devices()
+    if stages[0].config.learner.graphs is True:
+        candidates = candidates[:1]  # no others have graphs
     if len(candidates) == 1 or parameters >= LARGE or (trial := trial_of(stages[0].config, spec)) is None:
         return candidates[0], ""
     options, batch = trial

@@ -250,4 +250,5 @@ class OffPolicyLearner(LearnerBase):
         self._algorithm.load_state(self._tensors("algorithm/", arrays))
         self._replay.load_state(self._tensors("replay/", arrays))
         self._debt = float(arrays["debt"])
-        self._unseen = None
+        if self._version:  # the normaliser has seen the demonstrations by then
+            self._unseen = None

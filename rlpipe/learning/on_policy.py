@@ -162,9 +162,13 @@ class Learner(LearnerBase):
         self._most = 0  # own decisions of a minibatch, if each of an iteration is valid
         self._begin()
         self._compile()
-        self._stepper = self._make_stepper(
-            lambda: {"algorithm": self._algorithm, "policy": self._policy, "optimizer": self._optimizer}
-        )
+        self._stepper = self._make_stepper(self._step_state)
+
+    def _step_state(self) -> dict[str, object]:
+        """Returns the objects that gradient steps read and write."""
+        outside = self._algorithm.outside_steps
+        algorithm = {name: value for name, value in vars(self._algorithm).items() if name not in outside}
+        return {"algorithm": algorithm, "policy": self._policy, "optimizer": self._optimizer}
 
     def _begin(self) -> None:
         """Freezes a copy of the present policy as the reference, if any stage compares with one."""

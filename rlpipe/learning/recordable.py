@@ -6,15 +6,22 @@ on the host, draw nothing, write its state in place, and change no Python number
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import types
-from collections.abc import Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+SMALL = 4096
+"""Bytes of an array whose numbers are facts; of a larger one, only where it lies."""
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 
 
@@ -42,18 +49,20 @@ class OperationCheck(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Returns what an operation does that cannot be replayed; None for nothing."""
         name, tags = operation.overloadpacket.__name__, operation.tags
         if name in _INDEXING:
-            masked = any(isinstance(index, Tensor) and index.dtype == torch.bool for index in arguments[1])
-            return "selects by a mask, whose count only the host can tell" if masked else None
-        if torch.Tag.data_dependent_output in tags:
+            if any(isinstance(index, Tensor) and index.dtype == torch.bool for index in arguments[1]):
+                return "selects by a mask, whose count only the host can tell"
+        elif torch.Tag.data_dependent_output in tags:
             return "reads a number on the host"
-        if torch.Tag.dynamic_output_shape in tags:
+        elif torch.Tag.dynamic_output_shape in tags:
             return "makes a tensor of a shape that only the host can tell"
-        if torch.Tag.nondeterministic_seeded in tags and not _never_drops(operation, arguments, keywords):
+        if _never_drops(operation, arguments, keywords):
+            return None  # also where it hands on the state of a generator that it does not use, which is on the host
+        if torch.Tag.nondeterministic_seeded in tags:
             return "draws random numbers"
         if name == "lift_fresh":
             return "makes a tensor of a number of the host, which would stay the same"
         if self._device.type != "cpu":
-            devices = [each.device for each in arguments if isinstance(each, Tensor)]
+            devices = [each.device for each in tree_leaves((arguments, keywords)) if isinstance(each, Tensor)]
             if any(device.type == "cpu" for device in (*devices, torch.device(keywords.get("device") or self._device))):
                 return "uses memory of the host"
         return None
@@ -71,7 +80,7 @@ def _never_drops(operation: Any, arguments: Sequence[Any], keywords: Mapping[str
 
 def _caller() -> str:
     """Returns file and line of the innermost frame that is neither torch's nor this file's."""
-    frame: types.FrameType | None = sys._getframe(2)
+    frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         path = frame.f_code.co_filename
         if path != __file__ and "/torch/" not in path:
@@ -83,34 +92,57 @@ def _caller() -> str:
 def facts_of(objects: Mapping[str, object]) -> dict[str, Hashable]:
     """Returns, by path, all numbers and words of objects and of what they hold, and where their tensors lie in memory.
 
-    A replay keeps to the numbers and the memory of its recording, so that another fact asks for another one.
+    A replay keeps to the numbers and the memory of its recording, so that another fact asks for another one. Numbers in
+    the closures of functions count; class attributes and globals of modules do not.
     """
     facts: dict[str, Hashable] = {}
-    visited: set[int] = set()
+    visited: dict[int, object] = {}  # which keeps their numbers from being given to others
 
     def visit(path: str, value: Any) -> None:
         if isinstance(value, Tensor):
-            facts[path] = (value.data_ptr(), value.shape)
-        elif value is None or isinstance(value, bool | int | float | str):
+            facts[path] = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.requires_grad)
+        elif isinstance(value, np.generic):
+            facts[path] = value.tobytes()
+        elif value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device):
             facts[path] = value
-        elif id(value) in visited or isinstance(value, type | types.ModuleType | types.FunctionType):
-            return
-        else:
-            visited.add(id(value))
-            if isinstance(value, Mapping):
-                members = [
-                    (f"{path}[{key!r}]" if isinstance(value, dict) else path, each) for key, each in value.items()
-                ]
-            elif isinstance(value, list | tuple):
-                members = [(f"{path}[{number}]", each) for number, each in enumerate(value)]
-            else:
-                members = [(f"{path}.{name}", each) for name, each in getattr(value, "__dict__", {}).items()]
-            for place, member in members:
-                visit(place, member)
+        elif isinstance(value, np.ndarray):
+            facts[path] = (value.shape, value.tobytes() if value.nbytes <= SMALL else value.ctypes.data)
+        elif id(value) not in visited and not isinstance(value, type | types.ModuleType | torch.Generator):
+            visited[id(value)] = value
+            for name, member in _members(value):
+                visit(f"{path}{name}", member)
 
     for name, value in objects.items():
         visit(name, value)
     return facts
+
+
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields what an object holds, by the end of its path."""
+    if isinstance(value, Mapping):
+        for number, (key, member) in enumerate(value.items()):
+            yield f"[{key!r}]" if isinstance(key, str | int) else f"[{number}]", member
+    elif isinstance(value, set | frozenset):
+        yield "", repr(sorted(map(repr, value)))
+    elif isinstance(value, list | tuple | deque):
+        yield from ((f"[{number}]", member) for number, member in enumerate(value))
+    elif isinstance(value, functools.partial):
+        yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+    elif isinstance(value, types.FunctionType):
+        yield ".__code__", id(value.__code__)
+        yield ".__defaults__", value.__defaults__
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # a cell that is still empty
+                content = cell.cell_contents
+                yield f".{name}", content if isinstance(content, Tensor | np.generic | int | float | str) else None
+    else:
+        yield from ((f".{name}", member) for name, member in getattr(value, "__dict__", {}).items())
+        slots = (name for base in type(value).__mro__ for name in _names(getattr(base, "__slots__", ())))
+        yield from ((f".{name}", getattr(value, name)) for name in slots if hasattr(value, name))
+
+
+def _names(slots: str | Iterable[str]) -> Iterable[str]:
+    return [slots] if isinstance(slots, str) else slots
 
 
 def difference(before: Mapping[str, Hashable], after: Mapping[str, Hashable]) -> str | None:

@@ -23,11 +23,13 @@ STEPS = 8
 WARM_UP = 3
 """Steps of each shape that run as Python says before one is recorded: libraries choose their kernels in them."""
 MOST_CHANGES = 8
-"""Times that recordings may be outdated before whatever changes is taken to change in every update."""
+"""Updates in a row in which recordings may be outdated before whatever changes is taken to change in every update."""
 MOST_RECORDINGS = 32
-"""Recordings that are kept; the oldest goes first."""
+"""Recordings that are kept; the one that was not used for longest goes first."""
 MOST_BYTES = 2**28
 """Size of the inputs of several steps that are recorded together; one step may have more."""
+KEPT_BYTES = 2**30
+"""Size of the inputs of all recordings that are kept beside the newest."""
 
 Program = Callable[[Any], Any]
 
@@ -55,9 +57,11 @@ class CudaRecorder:
         """Runs steps on the stream of the recordings: what autograd keeps of another one would break them."""
         outside = torch.cuda.current_stream(self._stream.device)
         self._stream.wait_stream(outside)
-        with torch.cuda.stream(self._stream):
-            yield
-        outside.wait_stream(self._stream)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            outside.wait_stream(self._stream)
 
     def record(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """Records a graph. Other threads, such as Ray's, may use the device meanwhile."""
@@ -76,12 +80,17 @@ def make_recorder(device: torch.device) -> Recorder | None:
 
 
 class Recording:
-    """Several gradient steps with inputs of their own, recorded one after the other."""
+    """Several gradient steps with inputs of their own, recorded one after the other.
+
+    Attributes:
+        nbytes: size of the inputs.
+    """
 
     def __init__(self, recorder: Recorder, program: Program, inputs: Sequence[Any]) -> None:
         """Records the steps of a program, without executing them."""
         self._inputs = with_tensors(tuple(inputs), torch.clone)
         self._places = by_type(self._inputs)
+        self.nbytes = sum(tensor.nbytes for tensor in tensors_in(self._inputs))
         self._replay, self._outputs = recorder.record(lambda: Packed(tuple(map(program, self._inputs))))
 
     @torch.no_grad()
@@ -161,18 +170,31 @@ class Stepper:
         forms = tuple((program.__name__, form_of(each)) for each in inputs)
         if self._recorder is None or any(self._warm[form] < WARM_UP for form in forms):
             return [self._warm_up(program, form, each) for form, each in zip(forms, inputs, strict=True)]
-        if forms not in self._recordings:
-            try:
-                recording = Recording(self._recorder, program, inputs)
-            except Exception as error:
-                self._refuse(f"{type(error).__name__}: {error}".strip().splitlines()[0])
+        recording = self._recordings.pop(forms, None)
+        if recording is None:
+            recording, reason = self._record(program, inputs)
+            if recording is None:  # now without what the failed recording held
+                self._refuse(reason)
                 return [program(each) for each in inputs]
-            if not self._recordings:
-                self._facts = facts_of(self._state())
-            elif len(self._recordings) == MOST_RECORDINGS:
-                del self._recordings[next(iter(self._recordings))]
-            self._recordings[forms] = recording
-        return self._recordings[forms].replay(inputs)
+        self._recordings[forms] = recording
+        return recording.replay(inputs)
+
+    def _record(self, program: Program, inputs: Sequence[Any]) -> tuple[Recording | None, str]:
+        """Records steps; or returns none and the reason why not."""
+        assert self._recorder is not None
+        try:
+            recording = Recording(self._recorder, program, inputs)
+        except Exception as error:
+            first: BaseException = error
+            while first.__context__ is not None:  # a failed recording fails once more where it ends
+                first = first.__context__
+            return None, f"{type(first).__name__}: {first}".strip().splitlines()[0]
+        if not self._recordings:
+            self._facts = facts_of(self._state())
+        sizes = [each.nbytes for each in self._recordings.values()]
+        while sizes and (len(sizes) >= MOST_RECORDINGS or sum(sizes) > KEPT_BYTES):
+            del self._recordings[next(iter(self._recordings))], sizes[0]
+        return recording, ""
 
     def _warm_up(self, program: Program, form: Hashable, inputs: Any) -> Any:
         """Takes a step as Python says; the last one before a recording shows whether it can be replayed."""
@@ -180,7 +202,7 @@ class Stepper:
             return program(inputs)
         self._warm[form] += 1
         with self._recorder.warm_up():
-            if self._warm[form] < WARM_UP:
+            if self._warm[form] != WARM_UP:
                 return program(inputs)
             before = facts_of(self._state())
             with OperationCheck(self._device) as check:
@@ -196,8 +218,10 @@ class Stepper:
             return
         self._may_have_changed, facts = False, facts_of(self._state())
         if (path := difference(self._facts, facts)) is None:
+            self._changes = 0
             return
         self._recordings.clear()
+        self._recorder = make_recorder(self._device)  # with memory of its own: that of the others is given back
         self._changes += 1
         if self._changes > MOST_CHANGES:
             before, now = self._facts.get(path), facts.get(path)

@@ -27,6 +27,8 @@ def _mapped(structure: Any, function: Callable[[Tensor], Tensor]) -> Any:
         return Tree(_mapped(structure.leaves, function))
     if isinstance(structure, Mapping):
         return {key: _mapped(value, function) for key, value in structure.items()}
+    if isinstance(structure, list):
+        return [_mapped(value, function) for value in structure]
     if isinstance(structure, tuple):
         values = [_mapped(value, function) for value in structure]
         return getattr(type(structure), "_make", tuple)(values)
@@ -63,7 +65,7 @@ def form_of(structure: Any) -> Hashable:
         return form_of(structure.leaves)
     if isinstance(structure, Mapping):
         return tuple((key, form_of(value)) for key, value in structure.items())
-    if isinstance(structure, tuple):
+    if isinstance(structure, list | tuple):
         return type(structure), tuple(map(form_of, structure))
     if is_dataclass(structure) and not isinstance(structure, type):
         return type(structure), tuple(form_of(value) for _, value in _fields(structure))

@@ -38,6 +38,13 @@ def test_the_quicker_device_is_taken_and_told(on_gpu, chosen, timed, tmp_path):
     assert "100 ms on cpu" in reason
 
 
+def test_where_graphs_are_required_the_gpu_is_taken(timed, tmp_path):
+    timed(cuda=1.0, cpu=0.1)
+    config = MAKE["rlpd"](tmp_path, "learner.graphs=true")
+    spec, _ = collected(MAKE["rlpd"](tmp_path))
+    assert choose_device(lambda _: None, config.schedule, spec, 1000) == ("cuda", "")
+
+
 @pytest.mark.parametrize(("name", "parameters"), [("rlpd", 3_000_000), ("cloning", 1000)])
 def test_a_large_policy_and_cloning_take_the_gpu_without_a_trial(name, parameters, timed, tmp_path):
     timed(cuda=1.0, cpu=0.1)
@@ -85,3 +92,18 @@ def test_a_learner_that_moves_continues_exactly_and_its_checkpoint_names_the_dev
     monkeypatch.setattr(base, "choose_device", lambda *_: pytest.fail("a resumed learner chooses again"))
     resumed.resume(arrays, tmp_path)
     resumed.update(0, 3, *first)
+
+
+def test_a_learner_that_moves_before_its_first_update_still_normalises_by_the_demonstrations(tmp_path):
+    config = MAKE["rlpd"](
+        tmp_path, "learner.num_threads=1", "rollout.num_workers=1", "policy.normalize_observations=true"
+    )
+    spec, (first, second) = collected(config)
+    usual, moving = learner_of(config, spec), learner_of(config, spec)
+    moving._device = torch.device("meta")  # as if it were another one
+    moving._move("cpu")
+    for learner in (usual, moving):
+        learner.update(0, 1, *first)
+        learner.update(0, 2, *second)
+    expected, arrays = usual.state(), moving.state()
+    assert [name for name in expected if expected[name].tobytes() != arrays[name].tobytes()] == []

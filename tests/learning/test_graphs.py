@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -15,6 +16,7 @@ from rlpipe.learning import stepper
 from rlpipe.learning.on_policy import usual_size
 from rlpipe.learning.stepper import WARM_UP, Stepper
 from rlpipe.training.first_weights import with_base_policy
+from rlpipe.trajectory import Tree
 from tests.helpers.emulated_graphs import EmulatedGraphs
 from tests.helpers.learners import MAKE, collected, learner_of
 from tests.helpers.runs import lines, scripted
@@ -79,6 +81,13 @@ def test_replays_are_the_steps_of_the_ordinary_learner(name, tmp_path, monkeypat
 @pytest.mark.parametrize("saving", ["policy.checkpoint_gradients=true", "learner.micro_batch=5"])
 def test_steps_that_save_memory_are_replayed_too(name, saving, tmp_path, monkeypatch):
     replayed_like(with_base_policy(MAKE[name](tmp_path, saving, *FALLING)), monkeypatch)
+
+
+def test_a_coefficient_that_no_step_reads_outdates_no_recording(tmp_path, monkeypatch):
+    """The weight of an adaptive penalty moves before each update."""
+    monkeypatch.setattr("tests.learning.test_graphs.UPDATES", 14)
+    algorithm = {"name": "ppo", "num_minibatches": 2, "kl_control": "adaptive"}
+    replayed_like(scripted(tmp_path, *FALLING, algorithm=algorithm), monkeypatch)
 
 
 def test_a_stage_with_other_numbers_is_recorded_anew(tmp_path, monkeypatch):
@@ -249,6 +258,68 @@ def test_a_number_that_changes_asks_for_another_recording_and_one_that_always_ch
         ]
     (note,) = notes
     assert "weight.rate, which a recording keeps, changes again and again, now from 0.0909" in note
+
+
+def test_a_number_that_settles_again_is_recorded_however_often_it_has_changed(recorder):
+    weight = Weight()
+    stepper, notes = steps_of(weight)
+    for update in range(40):
+        weight.rate = 1.0 / (2 + update // 2)  # each for two updates
+        stepper.begin_update()
+        stepper.run(weight.follow, TARGETS[:4])
+    assert notes == []
+
+
+CHANGES = {
+    "a number of NumPy": lambda weight: setattr(weight, "rate", np.float32(0.25)),
+    "an array": lambda weight: weight.rates.__setitem__(0, 0.25),
+    "a number in a closure": lambda weight: setattr(weight, "more", (lambda rate: lambda: rate)(0.25)),
+    "another function": lambda weight: setattr(weight, "more", lambda: 0.25 + 0.0),
+    "a member of a set": lambda weight: weight.kinds.add("slow"),
+    "a parameter that is frozen": lambda weight: weight.parameter.requires_grad_(False),
+    "a member of an object with slots": lambda weight: weight.leaves.leaves.__setitem__("rate", 0.25),
+}
+
+
+class Holder(Weight):
+    """A weight whose step depends on numbers of every kind."""
+
+    def __init__(self):
+        super().__init__()
+        self.rate, self.rates, self.kinds = np.float32(0.5), np.array([0.5]), {"quick"}
+        self.parameter, self.leaves = torch.zeros(1, requires_grad=True), Tree({"rate": 0.5})
+        self.more = (lambda rate: lambda: rate)(0.5)
+
+    def follow(self, target):
+        rate = float(self.rate) * float(self.rates[0]) * self.more() * self.leaves["rate"]
+        rate /= len(self.kinds) + self.parameter.requires_grad
+        self.value += rate * (target - self.value)
+        return {"value": self.value.clone()}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_changes_between_updates_a_replay_gives_what_python_gives(change, recorder):
+    expected, weight = Holder(), Holder()
+    stepper, notes = steps_of(weight)
+    for _ in range(2):
+        stepper.begin_update()
+        found = stepper.run(weight.follow, TARGETS[:8])
+        assert [each["value"].tolist() for each in found] == values(expected.follow, TARGETS[:8])
+        for each in (expected, weight):
+            CHANGES[change](each)
+    stepper.begin_update()
+    found = stepper.run(weight.follow, TARGETS[:8])
+    assert [each["value"].tolist() for each in found] == values(expected.follow, TARGETS[:8])
+    assert notes == []
+    assert recorder.replays > 1
+
+
+def test_inputs_may_be_lists(recorder):
+    weight, inputs = Weight(), [[target, "usual"] for target in TARGETS]
+    stepper, notes = steps_of(weight)
+    found = stepper.run(lambda drawn: weight.follow(drawn[0]), inputs)
+    assert [each["value"].tolist() for each in found] == values(Weight().follow, TARGETS)
+    assert (notes, recorder.replays) == ([], 4)
 
 
 def test_a_recording_that_fails_is_told_and_the_steps_are_taken(recorder, monkeypatch):
