@@ -1,4 +1,4 @@
-"""Reads files safely: JSON of a known shape, text, and the kind of a path."""
+"""Reads files safely: JSON of a known shape, text, lines, and the kind of a path."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import reprlib
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 T = TypeVar("T")
+Watch = Callable[[Path, int, int], object]
+"""Takes a file, the bytes that have been read of it, and its size in bytes."""
+WATCHED_BYTES = 2**20
+"""Bytes from one call of a watch to the next."""
+_watch: ContextVar[Watch] = ContextVar("watch", default=lambda *_: None)
 
 # Pydantic is imported where it is used: a simulator in a Python of its own does without.
 
@@ -117,6 +123,19 @@ def content(path: Path) -> bytes:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
+def first_line(path: Path) -> bytes:
+    """Reads the first line of a file; empty for an empty file.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.readline()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
 def text(path: Path) -> str:
     """Reads a text file in UTF-8.
 
@@ -127,6 +146,35 @@ def text(path: Path) -> str:
         return content(path).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not text in UTF-8: {error.reason} at byte {error.start}.") from error
+
+
+def lines(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    """Yields the lines of an open file from its position on; the last one may lack its end.
+
+    Args:
+        path: its path, for whoever watches (``watched``)
+    """
+    watch, offset, size = _watch.get(), file.tell(), os.fstat(file.fileno()).st_size
+    due = offset + WATCHED_BYTES
+    try:
+        for line in file:
+            yield line
+            offset += len(line)
+            if offset >= due:
+                watch(path, min(offset, size - 1), size)  # a run may write meanwhile
+                due = offset + WATCHED_BYTES
+    finally:  # also where nobody needs the rest
+        watch(path, size, size)
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Calls a function with the progress of every file whose lines are read meanwhile."""
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
 
 
 def user_path(text: str, key: str) -> Path:

@@ -19,7 +19,7 @@ from rlpipe.analysis.evaluated_run import ORIGINS
 from rlpipe.analysis.pairs import FEWEST_DISCORDANT, LEAST_DIFFERENCE, Pair, number_of
 from rlpipe.cli import arguments
 from rlpipe.cli.evaluate import interval, protocol_lines
-from rlpipe.cli.streams import console_for_results, print_json, table_of_results
+from rlpipe.cli.streams import console_for_results, print_json, progress_of_files, table_of_results
 from rlpipe.report import formats
 
 
@@ -53,7 +53,8 @@ def compare(
 
     The exit code is 2 if a run has not ended, or if the runs were evaluated under different protocols.
     """
-    comparison = compare_runs(arguments.all_runs(runs), metric=metric, level=level, anyway=anyway)
+    with progress_of_files():
+        comparison = compare_runs(arguments.all_runs(runs), metric=metric, level=level, anyway=anyway)
     if as_json:
         print_json(comparison.as_json())
         return

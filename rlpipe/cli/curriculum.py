@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rlpipe.cli import arguments
 from rlpipe.cli.evaluate import interval
-from rlpipe.cli.streams import console_for_results, print_json, table_of_results
+from rlpipe.cli.streams import console_for_results, print_json, progress_of_files, table_of_results
 from rlpipe.functional.curricula import REACH
 from rlpipe.report.curriculum import (
     LAST,
@@ -48,7 +48,8 @@ def curriculum(
 
     if out is not None:
         check_picture(out)
-    progress = read_progress(RunDirectory.existing(run))
+    with progress_of_files():
+        progress = read_progress(RunDirectory.existing(run))
     if out is not None:
         save(draw_curriculum(progress), out)
     if as_json:

@@ -19,7 +19,7 @@ from rlpipe.analysis.diagnosis import diagnose as diagnose_run
 from rlpipe.analysis.logs import OURS, READABLE
 from rlpipe.cli import arguments
 from rlpipe.cli.exit_codes import ExitCode
-from rlpipe.cli.streams import console_for_results, print_json
+from rlpipe.cli.streams import console_for_results, print_json, progress_of_files
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.descriptions import SYSTEM_TITLES
 from rlpipe.metrics.rules import Finite
@@ -54,7 +54,8 @@ def diagnose(
 
     The exit code is 3 if a critical finding remains at the end of the run.
     """
-    diagnosis = diagnose_run(path, dialect)
+    with progress_of_files():
+        diagnosis = diagnose_run(path, dialect)
     if as_json:
         print_json(diagnosis.as_json())
     else:

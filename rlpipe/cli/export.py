@@ -21,11 +21,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rlpipe import files
 from rlpipe.analysis.log_files import flat
 from rlpipe.cli import arguments
 from rlpipe.cli.export_policy import export_onnx
+from rlpipe.cli.streams import progress_of_files
 from rlpipe.errors import ConfigError
-from rlpipe.files import replacing
 from rlpipe.plugins import nearest, require
 from rlpipe.run import shapes
 
@@ -80,7 +81,7 @@ def export(
         require("pyarrow", "parquet", "--format parquet")
     directory = RunDirectory.existing(run)
     folder = out or run / "export"
-    with ExitStack() as opened:
+    with progress_of_files(), ExitStack() as opened:
         sources = _sources(directory.path)
         for source in sources:
             if source.path.is_file():
@@ -100,7 +101,7 @@ def _write(tables: Sequence[tuple[_Source, dict[str, type]]], folder: Path, form
         summary.add_column(column, justify="left" if column == "table" else "right")
     for source, columns in tables:
         file = folder / f"{source.path.stem}.{form}"
-        with replacing(file) as out, _FORMATS[form](out, columns) as write:
+        with files.replacing(file) as out, _FORMATS[form](out, columns) as write:
             rows, rest = 0, iter(source)
             while batch := list(islice(rest, max(1, VALUES_AT_ONCE // len(columns)))):
                 write([{name: _as(columns[name], value) for name, value in cells.items()} for cells in batch])
@@ -151,7 +152,7 @@ class _Source:
             return
         self.file.seek(0)
         offset, check = 0, shapes.Lines(self.path)
-        for line in self.file:
+        for line in files.lines(self.file, self.path):
             if offset == self._end:
                 break
             if not line.endswith(b"\n"):

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from rlpipe.cli import arguments
+from rlpipe.cli.streams import progress_of_files
 
 
 def report(
@@ -36,5 +37,6 @@ def report(
     """
     from rlpipe.report.pages import write
 
-    file = write(arguments.all_runs(runs), out)
+    with progress_of_files():
+        file = write(arguments.all_runs(runs), out)
     Console(highlight=False, soft_wrap=True).print(f"[dim]report[/]  {escape(str(file))}")

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import sys
+import time
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,10 +20,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rlpipe import files
+
 _SIMILAR = {"·": "-", "━": "-", "╌": "-", "→": ">", "✓": "+", "✔": "+", "✗": "x", "✖": "x", "▲": "!", "…": "."}
 """Replacements of one column each, so that tables stay aligned; signs of a good and a bad result stay different."""
 PIPED_WIDTH = 400
 """Columns of a list for a program that reads it: each entry stays on one line."""
+PATIENCE_SECONDS = 2.0
+"""Time that reading a file may take before it is shown how far it is."""
 _for_json: TextIO | None = None
 """Standard output of a command with ``--json``, which nothing else can reach."""
 
@@ -68,6 +73,39 @@ def stdout_for_json(*, reserve: bool) -> Iterator[None]:
 def console_for_results(piped_width: int = 100) -> Console:
     """Returns a console on standard output, as wide as the terminal; a file or a pipe has no width of its own."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else piped_width)
+
+
+@contextmanager
+def progress_of_files() -> Iterator[None]:
+    """Shows on a terminal how far a file of lines is read, once that has taken ``PATIENCE_SECONDS``."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_interactive:
+        yield
+        return
+    columns = TextColumn("reading {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
+    progress = Progress(*columns, console=console, transient=True)
+    began: dict[Path, float] = {}
+
+    def show(path: Path, offset: int, size: int) -> None:
+        now = time.monotonic()
+        if offset >= size:
+            began.pop(path, None)
+            progress.stop()
+            for task in progress.task_ids:
+                progress.remove_task(task)
+        elif now - began.setdefault(path, now) >= PATIENCE_SECONDS:
+            if not progress.task_ids:
+                progress.add_task(path.name, total=size)
+                progress.start()
+            progress.update(progress.task_ids[0], completed=offset, total=size)
+
+    try:
+        with files.watched(show):
+            yield
+    finally:
+        progress.stop()
 
 
 def table_of_results() -> Table:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from rlpipe.cli import arguments
+from rlpipe.cli.streams import progress_of_files
 from rlpipe.errors import Fault
 
 POLL_SECONDS = 0.5
@@ -48,12 +49,14 @@ def sync(
             f"{run} cannot be copied to {to}: the run has not begun to write yet. Wait, or follow it with --watch."
         )
     # the backend process of a run that was killed and is resumed at once may take a moment to notice
-    follower = Follower(directory, to, replaced, patience=0.0 if parent is None else PATIENCE_SECONDS)
+    with progress_of_files():
+        follower = Follower(directory, to, replaced, patience=0.0 if parent is None else PATIENCE_SECONDS)
     try:
-        while not follower.catch_up() and watch:
-            if parent is not None and os.getppid() != parent:
-                break
-            time.sleep(POLL_SECONDS)
+        with progress_of_files():
+            while not follower.catch_up() and watch:
+                if parent is not None and os.getppid() != parent:
+                    break
+                time.sleep(POLL_SECONDS)
     except ConfigError:
         raise
     except Exception as error:  # a library, a service or a plug-in may raise anything

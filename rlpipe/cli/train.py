@@ -16,7 +16,7 @@ from rlpipe.cli import arguments
 from rlpipe.cli.errors import print_failure
 from rlpipe.cli.evaluate import headline, relative
 from rlpipe.cli.exit_codes import ExitCode
-from rlpipe.cli.streams import console_for_results
+from rlpipe.cli.streams import console_for_results, progress_of_files
 from rlpipe.errors import ConfigError, UserInterrupt, command_line
 from rlpipe.metrics.row import Status
 
@@ -83,7 +83,8 @@ def _run(
     """Trains, and prints a summary."""
     import rlpipe
 
-    result = rlpipe.train(loaded, local=local, ray_address=ray_address, resume=resume, interruption=interruption)
+    with progress_of_files():  # a resume reads the run
+        result = rlpipe.train(loaded, local=local, ray_address=ray_address, resume=resume, interruption=interruption)
     _summarize(result, loaded)
     return result
 

@@ -375,16 +375,18 @@ def _is_run(folder: Path) -> bool:
     return any(os.path.exists(folder / name) for name in ("run.json", "config.yaml", "metrics.jsonl"))
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+def read_jsonl(path: Path, name: str = "") -> Iterator[dict[str, Any]]:
     """Yields the records of a ``.jsonl`` file; a last line that is being written, or was torn, is skipped.
 
+    Args:
+        name: name that the file would have in a run directory; empty for that of the path
     Raises:
         ConfigError: the file cannot be read, or a line is damaged.
     """
-    lines = shapes.Lines(path)
+    lines = shapes.Lines(path, name)
     try:
         with path.open("rb") as file:
-            for line in file:
+            for line in files.lines(file, path):
                 if line.endswith(b"\n"):
                     yield lines.record(line)
                 else:

@@ -69,7 +69,7 @@ class Tail:
             if inode != self._inode or size < self._offset:
                 self._inode, self._offset, self._lines = inode, 0, shapes.Lines(self._path)
             file.seek(self._offset)
-            for line in file:
+            for line in files.lines(file, self._path):
                 if not line.endswith(b"\n"):  # it is being written
                     warn_of_torn_line(self._path)
                     return

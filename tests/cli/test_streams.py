@@ -6,12 +6,14 @@ import io
 import json
 import subprocess
 import sys
+from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlpipe.cli.streams import print_json, set_up_streams
+from rlpipe.cli.streams import print_json, progress_of_files, set_up_streams
+from rlpipe.run.directory import read_jsonl
 from tests.helpers.commands import command
 
 ENCODINGS = ("ascii", "latin-1", "gbk", "cp1252", "utf-8")
@@ -91,3 +93,38 @@ def test_json_is_all_that_a_command_writes_to_stdout_whatever_a_simulator_prints
 def test_a_number_that_json_does_not_have_is_null(capsys):
     print_json({"mean": float("nan"), "several": (1, float("inf"))})
     assert json.loads(capsys.readouterr().out) == {"mean": None, "several": [1, None]}
+
+
+@pytest.fixture
+def reading(tmp_path, monkeypatch):
+    """Reads a file of 50 lines, up to one of them, and returns what a terminal shows meanwhile."""
+    file = tmp_path / "episodes.jsonl"
+    row = {"iteration": 1, "worker": 0, "slot": 0, "seed": 1, "policy_version": 0, "length": 1, "success_once": True}
+    row |= {"success_at_end": True, "success_at_reset": False, "terminated": True, "truncated": False, "return": 1.0}
+    file.write_text(50 * (json.dumps(row) + "\n"))
+    monkeypatch.setattr("rlpipe.files.WATCHED_BYTES", 1)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def shown(until=50, patience=0.0, is_terminal=True):
+        monkeypatch.delenv("FORCE_COLOR", raising=False)
+        if is_terminal:
+            monkeypatch.setenv("FORCE_COLOR", "1")  # by which rich takes anything for one
+        monkeypatch.setattr("rlpipe.cli.streams.PATIENCE_SECONDS", patience)
+        monkeypatch.setattr(sys, "stderr", terminal := io.StringIO())
+        with progress_of_files():
+            next(islice(read_jsonl(file), until - 1, None))
+            before_end = terminal.getvalue()
+        assert terminal.getvalue() == before_end  # nothing is left open
+        return before_end
+
+    return shown
+
+
+@pytest.mark.parametrize("until", [50, 20])
+def test_a_terminal_shows_how_far_a_file_is_read(reading, until):
+    assert "reading episodes.jsonl" in reading(until)
+
+
+def test_no_progress_is_shown_of_what_takes_a_moment_or_without_a_terminal(reading):
+    assert reading(patience=1e9) == ""
+    assert reading(is_terminal=False) == ""
