@@ -5,6 +5,7 @@ How a metric is judged is declared with the metric.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -147,7 +148,10 @@ def diagnose_log(path: Path, log: Log) -> Diagnosis:
     metrics = _judged_by(log)
     monitor = Monitor(metrics, *log.stages[0])
     changes: list[Alert] = []
-    for entry in log.entries:
+    series: dict[str, array[float]] = {}
+    first = last = 0
+    for number, entry in enumerate(log.entries):
+        first, last = entry.at if number == 0 else first, entry.at
         monitor.variables, monitor.tags = log.stage(entry)
         changes += monitor.judge(
             entry.at,
@@ -156,10 +160,8 @@ def diagnose_log(path: Path, log: Log) -> Diagnosis:
             nonfinite=entry.nonfinite,
             progress=entry.progress,
         )
-    series: dict[str, list[float]] = {}
-    for entry in log.entries:
         for name, value in entry.values.items():
-            series.setdefault(name, []).append(value)
+            series.setdefault(name, array("d")).append(value)
     problems = _problems(changes, {name: values[-1] for name, values in series.items()}, log.names)
     troubled = {alert.metric for alert in monitor.standing}
     healthy = [
@@ -172,8 +174,8 @@ def diagnose_log(path: Path, log: Log) -> Diagnosis:
         log.dialect,
         log.axis,
         len(log.entries),
-        log.entries[0].at,
-        log.entries[-1].at,
+        first,
+        last,
         [problem for problem in problems if problem.until is None],
         [problem for problem in problems if problem.until is not None],
         healthy,
@@ -222,9 +224,8 @@ def _problems(changes: Sequence[Alert], last: Mapping[str, float], names: Mappin
 def _judged_by(log: Log) -> dict[str, Metric]:
     """Returns the metrics with the rules that apply to this log."""
     metrics = dict(log.metrics)
-    seen = {name for entry in log.entries for name in entry.values}
     for stand_in, other, rules in _STAND_INS:
-        if other.name not in seen:
+        if other.name not in log.seen:
             borrowed = [rule for rule in other.rules if rule.name in rules]
             declared = [rule for rule in stand_in.rules if rule.name not in rules]
             signs = {**other.signs, **stand_in.signs}

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from pydantic_core import from_json
 
@@ -29,7 +29,7 @@ from rlpipe.metrics.dialects import DIALECTS, bare, is_mark, knows, translate
 from rlpipe.metrics.health import Monitor
 from rlpipe.plugins import nearest
 from rlpipe.run import shapes
-from rlpipe.run.directory import warn_of_torn_line
+from rlpipe.run.directory import read_jsonl
 
 OURS = "rlpipe"
 READABLE = (*DIALECTS, "rlinf", "rsl_rl", "rllib", OURS)
@@ -66,6 +66,7 @@ class Log:
         dialect: system whose names it uses
         axis: unit of ``LogEntry.at``
         entries: entries in order
+        seen: metrics of which an entry has a number
         unknown: keys that no metric is known for
         names: its own name of a metric, by the catalogue's
         stages: variables and tags for the health rules, by stage; a single one if stages are unknown
@@ -75,7 +76,8 @@ class Log:
 
     dialect: str
     axis: str
-    entries: list[LogEntry]
+    entries: Collection[LogEntry]
+    seen: frozenset[str]
     unknown: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     stages: list[tuple[dict[str, float], frozenset[str]]] = field(default_factory=lambda: [({}, frozenset())])
@@ -85,6 +87,37 @@ class Log:
     def stage(self, entry: LogEntry) -> tuple[dict[str, float], frozenset[str]]:
         """Returns the variables and tags that apply to an entry."""
         return self.stages[max(0, min(int(entry.values.get(m.STAGE.name, 0)), len(self.stages) - 1))]
+
+
+@dataclass(frozen=True)
+class _OurEntries(Collection[LogEntry]):
+    """Entries of a log of our own, read from its file each time: one of some 50,000 rows would fill a gigabyte.
+
+    Attributes:
+        path: path of the log
+        count: number of entries, however many more the run writes meanwhile
+        total: iterations of the whole run
+    """
+
+    path: Path
+    count: int
+    total: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __contains__(self, entry: object) -> bool:
+        return any(entry == other for other in self)
+
+    def __iter__(self) -> Iterator[LogEntry]:
+        for row in islice(read_jsonl(self.path, log_files.OURS), self.count):
+            yield LogEntry(
+                row["iteration"],
+                row["iteration"] / self.total,
+                row["metrics"],
+                {name: histogram["percentiles"] for name, histogram in row.get("histograms", {}).items()},
+                row.get("nonfinite", {}),
+            )
 
 
 def read(path: Path, dialect: str | None = None) -> Log:
@@ -106,11 +139,9 @@ def read(path: Path, dialect: str | None = None) -> Log:
     elif log.suffix == ".csv":
         table = log_files.table_of_csv(log)
     else:
-        text = files.content(log)
-        lines = text.splitlines(keepends=True)
-        if lines and _is_ours(log, lines[0]):
-            return replace(_ours(log, lines), notes=notes)
-        table = log_files.table_of_rows(log_files.rows_of_json(log, text))
+        if _is_ours(log, files.first_line(log)):
+            return replace(_ours(log), notes=notes)
+        table = log_files.table_of_rows(log_files.rows_of_json(log, files.content(log)))
     return _translated(log, replace(table, notes=[*notes, *table.notes]), dialect)
 
 
@@ -119,17 +150,17 @@ def _is_ours(path: Path, line: bytes) -> bool:
     try:
         first = from_json(line)
     except ValueError:
-        return path.name == "metrics.jsonl" and (path.parent / "run.json").is_file()
+        return bool(line) and path.name == log_files.OURS and (path.parent / "run.json").is_file()
     return isinstance(first, dict) and "iteration" in first and "metrics" in first
 
 
-def _ours(path: Path, lines: Sequence[bytes]) -> Log:
+def _ours(path: Path) -> Log:
     """Reads the log of a run of our own, with the facts that ``config.yaml`` and ``run.json`` beside it hold."""
-    directory, parser = path.parent, shapes.Lines(path, "metrics.jsonl")
-    rows = [parser.record(line) for line in lines if line.endswith(b"\n")]
-    if not lines[-1].endswith(b"\n"):
-        warn_of_torn_line(path)
-    if not rows:
+    directory, seen, count, last = path.parent, set[str](), 0, 0
+    for row in read_jsonl(path, log_files.OURS):
+        count, last = count + 1, row["iteration"]
+        seen.update(row["metrics"])
+    if not count:
         raise ConfigError(f"{path} holds no report yet: the run has not completed its first iteration.")
     declared = dict(CATALOGUE)
     if (directory / "config.yaml").is_file():
@@ -138,29 +169,18 @@ def _ours(path: Path, lines: Sequence[bytes]) -> Log:
     record: shapes.HealthRecord = {}
     if (directory / "run.json").is_file():
         record = files.read(directory / "run.json", shapes.HealthRecord)
-    total = record["view"]["total_iterations"] if "view" in record else rows[-1]["iteration"]
-    entries = [
-        LogEntry(
-            row["iteration"],
-            row["iteration"] / total,
-            row["metrics"],
-            {name: histogram["percentiles"] for name, histogram in row.get("histograms", {}).items()},
-            row.get("nonfinite", {}),
-        )
-        for row in rows
-    ]
+    entries = _OurEntries(path, count, record["view"]["total_iterations"] if "view" in record else last)
     # a run of version 0.1 does not say that a curriculum chooses its starts
-    chooses = any(m.CURRICULUM_NUM_TRAJECTORIES.name in row["metrics"] for row in rows)
-    implied = {"chosen_starts"} if chooses else set()
+    implied = {"chosen_starts"} if m.CURRICULUM_NUM_TRAJECTORIES.name in seen else set()
     stages = [(stage["variables"], frozenset(stage["tags"]) | implied) for stage in record.get("health", [])]
     stages = stages or [({}, _tags(entries) | implied)]
-    return Log(OURS, "iteration", entries, _unknown(rows, declared), {}, stages, declared)
+    return Log(OURS, "iteration", entries, frozenset(seen), _unknown(seen, declared), {}, stages, declared)
 
 
-def _unknown(rows: Iterable[Mapping[str, Any]], declared: Mapping[str, Metric]) -> list[str]:
+def _unknown(seen: Iterable[str], declared: Mapping[str, Metric]) -> list[str]:
     """Lists the names in our own rows that are not declared: those of a plug-in that is not installed here."""
     monitor = Monitor(declared, {})
-    return sorted({name for row in rows for name in row["metrics"] if monitor.metric(name) is None})
+    return sorted(name for name in seen if monitor.metric(name) is None)
 
 
 def _translated(path: Path, table: Table, dialect: str | None) -> Log:
@@ -199,7 +219,8 @@ def _translated(path: Path, table: Table, dialect: str | None) -> Log:
     if shows_nan:
         names.setdefault(m.SCORE.name, names[m.FRAC_REWARD_ZERO_STD.name].replace("frac_reward_zero_std", "reward"))
     unknown = sorted(keys - words.keys() - {*log_files.AXES})
-    return Log(dialect, table.axis, entries, unknown, names, [({}, _tags(entries))], notes=table.notes)
+    seen = frozenset(name for entry in entries for name in entry.values)
+    return Log(dialect, table.axis, entries, seen, unknown, names, [({}, _tags(entries))], notes=table.notes)
 
 
 def _recognised(path: Path, keys: set[str]) -> str:
@@ -233,7 +254,7 @@ def _words(dialect: str, key: str) -> list[tuple[str, float, int]]:
     return [(use.metric.name, factor, RELATIONS.index(use.name.relation)) for use, factor in translations]
 
 
-def _tags(entries: Sequence[LogEntry]) -> frozenset[str]:
+def _tags(entries: Iterable[LogEntry]) -> frozenset[str]:
     """Infers from the numbers whether actions are discrete: only a Gaussian has a deviation, or negative entropy."""
     gaussian = any(
         m.ACTION_STD.name in entry.values or any(entry.values.get(name, 0.0) < 0 for name in _ENTROPIES)

@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import rlpipe
-from rlpipe.analysis.diagnosis import Diagnosis, Problem, diagnose
+from rlpipe.analysis.diagnosis import Diagnosis, Problem, diagnose, diagnose_log
+from rlpipe.analysis.logs import read
 from rlpipe.cli import app
 from rlpipe.config.loading import load_config
 from rlpipe.errors import ConfigError
@@ -181,6 +182,16 @@ def test_a_line_that_is_being_written_does_not_matter(tmp_path):
     log = ours(tmp_path / "metrics.jsonl", [0.01, 0.01])
     log.write_text(log.read_text() + '{"iteration": 3, "metr')
     assert diagnose(log).last == 2
+
+
+def test_a_log_is_read_again_for_each_use_and_has_the_rows_that_it_had_at_first(tmp_path):
+    path = ours(tmp_path / "metrics.jsonl", [1.0, 2.0])
+    log = read(path)
+    with path.open("a") as file:
+        file.write(json.dumps({"iteration": 3, "total_timesteps": 3, "time": 3.0, "metrics": {}}) + "\n")
+    for _ in range(2):
+        assert [entry.at for entry in log.entries] == [1, 2]
+    assert diagnose_log(path, log).last == 2
 
 
 def test_the_command_prints_the_judgement_and_exits_with_3_when_something_critical_stands(tmp_path):
