@@ -6,8 +6,12 @@ The start of a demonstration is the earliest step of it in which an episode has 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter, mul
 from typing import Any
 
 import numpy as np
@@ -16,7 +20,6 @@ from rlpipe.config.tree import leaves
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import wilson_interval
 from rlpipe.metrics import catalogue as m
-from rlpipe.metrics.declaration import Metric
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.trajectory import Episode
 
@@ -166,131 +169,223 @@ class CurriculumProgress:
         return {name.removesuffix("_starts"): value for name, value in asdict(self).items()}
 
 
+_SERIES = {
+    "mean_start": (m.CURRICULUM_START,),
+    "evaluations": (m.EVAL_SUCCESS_ONCE, m.EVAL_CI_LOW, m.EVAL_CI_HIGH),
+    "seeds": (m.CURRICULUM_SEEDS_MASTERED, m.CURRICULUM_SEEDS_UNSOLVED),
+    "blend_demonstrations": (m.CURRICULUM_BLEND_DEMONSTRATIONS,),
+    "blend": (m.CURRICULUM_BLEND,),
+}
+"""Metrics of the fields of ``CurriculumProgress`` that hold values over the run."""
+
+
 def read_progress(directory: RunDirectory) -> CurriculumProgress:
-    """Reads the progress of a run's curriculum."""
+    """Reads the progress of a run's curriculum, episode by episode: of each, a byte is kept."""
     config = dict(leaves(directory.read_config()))
     name = config.get("curriculum.name", "none")
     if name == "none":
         raise ConfigError(f"{directory.path} was trained without a curriculum: its curriculum.name is none.")
-    rows = list(read_jsonl(directory.path / "metrics.jsonl"))
-    after = {row["iteration"]: row["total_timesteps"] for row in rows}
-    episodes = _ended(directory, after)
-    chosen_starts = [entry for entry in episodes if entry[1].chosen]
-    if not chosen_starts and any(episode.task is not None for _, episode in episodes):
+    steps_after, series = _read_rows(directory)
+    course = _EpisodeCourse(int(config.get("curriculum.successes", 1)))
+    for steps, episode in _ended(directory, steps_after):
+        course.add(steps, episode)
+    if not course.chosen_starts and course.has_tasks:
         raise ConfigError(
             f"{directory.path} was trained with curriculum.name={name}, which chooses tasks and no starts: see "
             "env/curriculum/tasks/ and env/tasks/ in its metrics."
         )
-    if not chosen_starts:
+    if not course.chosen_starts:
         raise ConfigError(
             f"{directory.path} has a curriculum ({name}), but no episode whose start it chose has ended yet: wait for "
             "the next iterations."
         )
-    in_course = [entry for entry in chosen_starts if entry[1].demonstration is not None]
-    by_demonstration: dict[int, list[tuple[int, Episode]]] = {}
-    for step, episode in in_course:
-        if episode.demonstration is not None and episode.demonstration_length is not None:  # else beyond its course
-            by_demonstration.setdefault(episode.demonstration, []).append((step, episode))
-    if in_course and not by_demonstration:
+    if course.lacks_length and not course.demonstrations:
         raise ConfigError(
             f"{directory.path / 'episodes.jsonl'} does not say how long the demonstrations are (demonstration_length), "
             "because an earlier version wrote it: train again."
         )
-    successes = int(config.get("curriculum.successes", 1))
     return CurriculumProgress(
         run=directory.run_id,
         name=name,
-        total_steps=max(after.values()),
-        demonstrations=tuple(_demonstration(members, successes) for _, members in sorted(by_demonstration.items())),
-        within=_within([entry for entry in in_course if entry[1].demonstration_length is not None]),
-        lengths=_lengths([episode for _, episode in episodes if not episode.demonstration_step]),
-        mean_start=_series(rows, m.CURRICULUM_START),
-        chosen_starts=_curve(chosen_starts),
-        own_starts=_curve([entry for entry in episodes if not entry[1].chosen]),
-        evaluations=_series(rows, m.EVAL_SUCCESS_ONCE, m.EVAL_CI_LOW, m.EVAL_CI_HIGH),
-        seeds=_series(rows, m.CURRICULUM_SEEDS_MASTERED, m.CURRICULUM_SEEDS_UNSOLVED),
-        blend_demonstrations=_series(rows, m.CURRICULUM_BLEND_DEMONSTRATIONS),
-        blend=_series(rows, m.CURRICULUM_BLEND),
+        total_steps=max(steps_after.values()),
+        demonstrations=tuple(members.progress() for _, members in sorted(course.demonstrations.items())),
+        within=course.within(),
+        lengths=_lengths(course.whole),
+        chosen_starts=course.chosen_starts.rates(),
+        own_starts=course.own_starts.rates(),
+        **series,
     )
 
 
-def _ended(directory: RunDirectory, after: dict[int, int]) -> list[tuple[int, Episode]]:
-    """Returns the episodes in the order in which the curriculum learnt of them, each with the steps of the run."""
+def _read_rows(directory: RunDirectory) -> tuple[dict[int, int], dict[str, list[tuple[float, ...]]]]:
+    """Returns the environment steps after each iteration; and by field those steps with the values of its metrics,
+    where all of them have one."""
+    steps_after: dict[int, int] = {}
+    series: dict[str, list[tuple[float, ...]]] = {name: [] for name in _SERIES}
+    for row in read_jsonl(directory.path / "metrics.jsonl"):
+        steps_after[row["iteration"]] = row["total_timesteps"]
+        for name, metrics in _SERIES.items():
+            if all(metric.name in row["metrics"] for metric in metrics):
+                series[name].append((row["total_timesteps"], *(row["metrics"][metric.name] for metric in metrics)))
+    return steps_after, series
+
+
+def _ended(directory: RunDirectory, steps_after: Mapping[int, int]) -> Iterator[tuple[int, Episode]]:
+    """Yields the episodes in the order in which the curriculum learnt of them, each with the steps of the run."""
     file = directory.path / "episodes.jsonl"
-    episodes = [
-        (row["iteration"], Episode.from_row(row))
-        for row in (read_jsonl(file) if file.is_file() else ())
-        if row["iteration"] in after  # its row may be about to be written
-    ]
-    episodes.sort(key=lambda entry: (entry[0], entry[1].step, entry[1].slot))
-    return [(after[iteration], episode) for iteration, episode in episodes]
+    rows = read_jsonl(file) if file.is_file() else ()
+    for iteration, members in groupby(rows, key=itemgetter("iteration")):
+        if iteration in steps_after:  # its row may be about to be written
+            episodes = sorted(map(Episode.from_row, members), key=lambda episode: (episode.step, episode.slot))
+            for episode in episodes:
+                yield steps_after[iteration], episode
 
 
-def _demonstration(episodes: Sequence[tuple[int, Episode]], successes: int) -> DemonstrationProgress:
-    """Returns the progress in a demonstration, from the episodes in its course and the environment steps at their ends.
+class _EpisodeCourse:
+    """Episodes of a run, of which only what the progress says is kept.
 
-    ``successes`` in a row, from the beginning, master it.
+    Attributes:
+        demonstrations: progress by number of the demonstration
+        chosen_starts: outcomes of the episodes whose start was chosen
+        own_starts: outcomes of the others
+        whole: newest episodes that began where the task begins or a demonstration does
+        has_tasks: True if an episode has the label of a task
+        lacks_length: True if an episode began in the course of a demonstration of unknown length
     """
-    steps: list[int] = []
-    starts: list[int] = []
-    in_a_row, solved_at = 0, None
-    for step, episode in episodes:
-        began = episode.demonstration_step or 0
-        if not starts or began < starts[-1]:
-            steps.append(step)
-            starts.append(began)
-        if began == 0:
-            in_a_row = in_a_row + 1 if episode.success_once else 0
-            solved_at = step if solved_at is None and in_a_row >= successes else solved_at
-    _, first = episodes[0]
-    assert first.demonstration is not None
-    assert first.demonstration_length is not None
-    at_start = [entry for entry in episodes if (entry[1].demonstration_step or 0) == starts[-1]]
-    return DemonstrationProgress(
-        first.demonstration, first.seed, first.demonstration_length, tuple(steps), tuple(starts), len(episodes),
-        _rate(episodes[-LAST:]), _rate(at_start), solved_at,
-    )  # fmt: skip
+
+    def __init__(self, successes: int) -> None:
+        """Begins without episodes; so many ``successes`` in a row master the beginning of a demonstration."""
+        self.demonstrations: dict[int, _Demonstration] = {}
+        self.chosen_starts, self.own_starts = _Outcomes(), _Outcomes()
+        self.whole: deque[Episode] = deque(maxlen=LAST_WHOLE)
+        self.has_tasks = self.lacks_length = False
+        self._successes = successes
+        self._by_power: dict[int, deque[tuple[int, bool]]] = {}
+
+    def add(self, steps: int, episode: Episode) -> None:
+        """Adds the next episode, which ended in the iteration after which the run had taken so many steps."""
+        outcome = steps, bool(episode.success_once)
+        (self.chosen_starts if episode.chosen else self.own_starts).add(*outcome)
+        self.has_tasks |= episode.task is not None
+        if not episode.demonstration_step:
+            self.whole.append(episode)
+        if not episode.chosen or episode.demonstration is None:
+            return
+        if episode.demonstration_length is None:
+            self.lacks_length = True
+            return
+        left = episode.demonstration_length - (episode.demonstration_step or 0)
+        power = max(3, (left - 1).bit_length())  # 8 is 2^3
+        self._by_power.setdefault(power, deque(maxlen=LAST_LEFT)).append(outcome)
+        if episode.demonstration not in self.demonstrations:
+            self.demonstrations[episode.demonstration] = _Demonstration(episode, self._successes)
+        self.demonstrations[episode.demonstration].add(*outcome, episode.demonstration_step or 0)
+
+    def within(self) -> tuple[SuccessWithin, ...]:
+        """Returns the success by the steps that were left of demonstrations."""
+        return tuple(
+            SuccessWithin(2 ** (power - 1) + 1 if power > 3 else 1, 2**power, _rate(self._by_power[power]))
+            for power in sorted(self._by_power)
+        )
 
 
-def _within(episodes: Sequence[tuple[int, Episode]]) -> tuple[SuccessWithin, ...]:
-    """Returns the success by the steps that were left, from the episodes that began in the course of demonstrations."""
-    by_power: dict[int, list[tuple[int, Episode]]] = {}
-    for entry in episodes:
-        left = (entry[1].demonstration_length or 0) - (entry[1].demonstration_step or 0)
-        by_power.setdefault(max(3, (left - 1).bit_length()), []).append(entry)  # 8 is 2^3
-    return tuple(
-        SuccessWithin(2 ** (power - 1) + 1 if power > 3 else 1, 2**power, _rate(by_power[power][-LAST_LEFT:]))
-        for power in sorted(by_power)
-    )
+class _Demonstration:
+    """Progress in a demonstration, episode by episode; so many ``successes`` in a row, from its beginning, master it.
+
+    An episode that begins earlier in it than any before is the first of a new start.
+    """
+
+    def __init__(self, first: Episode, successes: int) -> None:
+        self._first = first
+        self._successes = successes
+        self._moved_at: list[int] = []
+        self._starts: list[int] = []
+        self._episodes = self._in_a_row = 0
+        self._solved_at: int | None = None
+        self._last: deque[tuple[int, bool]] = deque(maxlen=LAST)
+        self._at_start = (0, 0, 0)  # sum of the steps, successes, episodes
+
+    def add(self, steps: int, succeeded: bool, start: int) -> None:
+        if not self._starts or start < self._starts[-1]:
+            self._moved_at.append(steps)
+            self._starts.append(start)
+            self._at_start = (0, 0, 0)
+        if start == self._starts[-1]:
+            total, successes, episodes = self._at_start
+            self._at_start = (total + steps, successes + succeeded, episodes + 1)
+        if start == 0:
+            self._in_a_row = self._in_a_row + 1 if succeeded else 0
+            if self._solved_at is None and self._in_a_row >= self._successes:
+                self._solved_at = steps
+        self._episodes += 1
+        self._last.append((steps, succeeded))
+
+    def progress(self) -> DemonstrationProgress:
+        first = self._first
+        assert first.demonstration is not None
+        assert first.demonstration_length is not None
+        return DemonstrationProgress(
+            first.demonstration, first.seed, first.demonstration_length, tuple(self._moved_at), tuple(self._starts),
+            self._episodes, _rate(self._last), _success_rate(*self._at_start), self._solved_at,
+        )  # fmt: skip
 
 
-def _lengths(episodes: Sequence[Episode]) -> Lengths | None:
-    """Returns the lengths of the last of some episodes."""
-    last = episodes[-LAST_WHOLE:]
-    success = [episode.first_success for episode in last if episode.success_once and episode.first_success is not None]
-    failure = [episode.length for episode in last if episode.success_once is False]
+class _Outcomes:
+    """Outcomes of consecutive episodes: a byte for each, and two numbers for each iteration in which some ended."""
+
+    def __init__(self) -> None:
+        self._succeeded = bytearray()
+        self._steps: list[int] = []
+        self._counts: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._succeeded)
+
+    def add(self, steps: int, succeeded: bool) -> None:
+        """Adds an episode that ended in the iteration after which the run had taken so many steps."""
+        if not self._steps or self._steps[-1] != steps:
+            self._steps.append(steps)
+            self._counts.append(0)
+        self._counts[-1] += 1
+        self._succeeded.append(succeeded)
+
+    def rates(self) -> tuple[SuccessRate, ...]:
+        """Returns the success of groups of consecutive episodes of about equal size; none without episodes."""
+        groups = min(len(self), max(1, min(POINTS, len(self) // LEAST)))
+        cuts = [len(self) * group // groups for group in range(groups + 1)] if groups else []
+        ends: list[int] = [0, *accumulate(self._counts)]
+        sums: list[int] = [0, *accumulate(map(mul, self._counts, self._steps))]
+
+        def steps_before(cut: int) -> int:
+            """Sum of the steps over the episodes before a cut."""
+            place = bisect_right(ends, cut) - 1
+            return sums[place] + (0 if cut == ends[place] else (cut - ends[place]) * self._steps[place])
+
+        return tuple(
+            _success_rate(steps_before(end) - steps_before(first), self._succeeded.count(1, first, end), end - first)
+            for first, end in pairwise(cuts)
+        )
+
+
+def _lengths(episodes: Iterable[Episode]) -> Lengths | None:
+    """Returns the lengths of some episodes."""
+    success, failure = [], []
+    for episode in episodes:
+        if episode.success_once and episode.first_success is not None:
+            success.append(episode.first_success)
+        if episode.success_once is False:
+            failure.append(episode.length)
     if min(len(success), len(failure)) < LEAST:
         return None
     return Lengths(float(np.median(success)), float(np.quantile(success, 0.9)), float(np.median(failure)))
 
 
-def _curve(episodes: Sequence[tuple[int, Episode]]) -> tuple[SuccessRate, ...]:
-    """Returns the success of groups of consecutive episodes of about equal size."""
-    groups = max(1, min(POINTS, len(episodes) // LEAST))
-    cuts = [len(episodes) * group // groups for group in range(groups + 1)]
-    return tuple(_rate(episodes[cuts[n] : cuts[n + 1]]) for n in range(groups)) if episodes else ()
+def _rate(outcomes: Collection[tuple[int, bool]]) -> SuccessRate:
+    """Returns the success of some episodes, each with the steps of the run."""
+    steps, succeeded = (sum(values) for values in zip(*outcomes, strict=True))
+    return _success_rate(steps, succeeded, len(outcomes))
 
 
-def _rate(episodes: Sequence[tuple[int, Episode]]) -> SuccessRate:
-    succeeded = sum(bool(episode.success_once) for _, episode in episodes)
-    step = sum(step for step, _ in episodes) / len(episodes)
-    return SuccessRate(step, succeeded / len(episodes), *wilson_interval(succeeded, len(episodes)), len(episodes))
-
-
-def _series(rows: Sequence[Any], *metrics: Metric) -> list[tuple[float, ...]]:
-    """Returns the environment steps and values of metrics, where all of them have one."""
-    return [
-        (row["total_timesteps"], *(row["metrics"][metric.name] for metric in metrics))
-        for row in rows
-        if all(metric.name in row["metrics"] for metric in metrics)
-    ]
+def _success_rate(steps: int, succeeded: int, episodes: int) -> SuccessRate:
+    """Returns the success of some episodes, from the sum of the steps of the run at their ends."""
+    return SuccessRate(steps / episodes, succeeded / episodes, *wilson_interval(succeeded, episodes), episodes)

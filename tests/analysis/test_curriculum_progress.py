@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 import rlpipe
 from rlpipe.cli import app
 from rlpipe.errors import ConfigError
-from rlpipe.report.curriculum import STUCK, Lengths, _lengths, read_progress
+from rlpipe.functional.intervals import wilson_interval
+from rlpipe.report.curriculum import STUCK, Lengths, SuccessRate, _lengths, read_progress
 from rlpipe.report.pictures import check_picture, draw_curriculum, spread
 from rlpipe.run.directory import RunDirectory
 from rlpipe.trajectory import Episode
@@ -103,6 +104,38 @@ def test_success_from_chosen_and_from_own_starts_is_kept_apart(rewritten):
     progress = rewritten(*[(1, 0, 8, True)] * 30, *[(2, 0, 8, False)] * 10, *[(3, None, None, True)] * 7)
     assert [(rate.value, rate.episodes) for rate in progress.chosen_starts] == [(1.0, 10)] * 3 + [(0.0, 10)]
     assert [(rate.value, rate.episodes, rate.step) for rate in progress.own_starts] == [(1.0, 7, 3 * STEPS)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_progress_that_is_read_episode_by_episode_is_that_of_all_episodes_at_once(rewritten, seed):
+    rng = np.random.default_rng(seed)
+    episodes = []
+    for iteration in sorted(rng.integers(1, 7, size=rng.integers(700, 1200)).tolist()):
+        number = None if rng.random() < 0.3 else int(rng.integers(4))
+        step = None if number is None else int(rng.integers(10))
+        episodes.append((iteration, number, step, bool(rng.random() < 0.4)))
+    progress = rewritten(*episodes)
+
+    def rate(members):
+        successes, steps = sum(episode[3] for episode in members), sum(STEPS * episode[0] for episode in members)
+        count = len(members)
+        return SuccessRate(steps / count, successes / count, *wilson_interval(successes, count), count)
+
+    def rates(members):
+        groups = min(24, len(members) // 10)
+        cuts = [len(members) * group // groups for group in range(groups + 1)]
+        return tuple(rate(members[first:end]) for first, end in itertools.pairwise(cuts))
+
+    assert progress.chosen_starts == rates([episode for episode in episodes if episode[1] is not None])
+    assert progress.own_starts == rates([episode for episode in episodes if episode[1] is None])
+    for one in progress.demonstrations:
+        members = [episode for episode in episodes if episode[1] == one.number]
+        earliest = min(episode[2] for episode in members)
+        assert (one.start, one.episodes, one.last) == (earliest, len(members), rate(members[-20:]))
+        assert one.at_start == rate([episode for episode in members if episode[2] == earliest])
+    near, far = progress.within
+    assert near.rate == rate([episode for episode in episodes if episode[2] is not None and episode[2] >= 2][-100:])
+    assert far.rate == rate([episode for episode in episodes if episode[2] in (0, 1)][-100:])
 
 
 def test_an_episode_whose_iteration_has_no_row_yet_does_not_count(rewritten):
