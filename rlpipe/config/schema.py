@@ -222,10 +222,17 @@ class RolloutConfig:
     """Collection."""
 
     num_workers: int | str = option(
-        AUTO, least=1, below=2**16, choices=(AUTO,), unit="processes", affects=Affects.COMPARISON
+        AUTO, least=1, below=2**16, choices=(AUTO,), unit="workers", affects=Affects.COMPARISON
     )
     """Number of rollout workers, which must divide ``env.train.total_num_envs``; ``auto`` takes as many as there are
-    CPUs for; ``--local`` counts as one CPU."""
+    CPUs for; ``--local`` counts as one CPU. ``{min: 2, max: 8}`` is eight workers, with ``min_processes=2``."""
+    workers_per_actor: int = option(1, least=1, below=2**16, unit="workers", affects=Affects.COMPARISON)
+    """Number of workers in one process, which collect in turn and answer together, so that a driver has less to do. It
+    changes no result."""
+    min_processes: int | None = option(None, least=1, below=2**16, unit="processes", affects=Affects.COMPARISON)
+    """Let the processes of the workers come and go: the run starts with so many, and has as many as the cluster has
+    room for, up to one for each worker, from one iteration to the next, with the same rows
+    (docs/scale.md#workers-that-come-and-go). None: their number does not change."""
     horizon: int = option(200, least=1, most=1_000_000, unit="decisions", affects=_METHOD)
     """Decisions for each environment in an iteration (T); each is one environment step, or a chunk of them
     (``policy.chunk_size``)."""
@@ -257,6 +264,11 @@ class RolloutConfig:
     """How often a worker restarts a simulator that raised, in one collection, before the worker itself fails."""
     max_memory: float | None = option(None, above=0, unit="GiB", affects=Affects.COMPARISON)
     """Memory at which a worker is replaced after its collection, against simulators that leak; None: never."""
+
+    @property
+    def is_elastic(self) -> bool:
+        """True if the number of processes may change."""
+        return self.min_processes is not None
 
 
 def _check_device(key: str, value: str) -> None:

@@ -38,6 +38,12 @@ class Options:
     max_memory: float | None
     payload: int
     strategy: str
+    hosting: str = "one"
+
+    @property
+    def actors(self) -> int:
+        """Number of processes of workers with which a run starts."""
+        return {"one": self.workers, "several": -(-self.workers // 2), "elastic": 1}[self.hosting]
 
     @classmethod
     def draw(cls, rng: random.Random) -> Options:
@@ -63,6 +69,9 @@ class Options:
         return scripted(
             folder,
             f"rollout.num_workers={self.workers}",
+            *{"one": [], "several": ["rollout.workers_per_actor=2"], "elastic": ["rollout.min_processes=1"]}[
+                self.hosting
+            ],
             "rollout.timeout=20",
             f"rollout.spares={self.spares}",
             f"rollout.min_workers={self.min_workers}",
@@ -127,6 +136,9 @@ class Schedule:
         """Draws 1 to 4 faults; half of the time, all in one short span."""
         rng = random.Random(f"schedule {seed}")
         options = Options.draw(rng)
+        hosting = random.Random(f"hosting {seed}").choice(["one", "one", "several", "elastic"])
+        if options.workers > 1 and not (hosting == "elastic" and options.pipeline == "stream"):
+            options = replace(options, hosting=hosting)
         length = 8.0 + 1.6 * options.iterations
         center = rng.uniform(0.0, length) if rng.random() < 0.5 else None
 
