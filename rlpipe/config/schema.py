@@ -284,8 +284,8 @@ class LearnerConfig:
     """``cpu``, ``cuda`` (also ``cuda:1`` and so on), or ``auto``: where there is a GPU, it or the CPU, whichever takes
     less time for a few gradient steps before the first update; without a trial the GPU, for a policy of three million
     parameters or more, for several learners, and for cloning. A note tells the choice, and a resumed run keeps it. On
-    Ray, the learner asks for one GPU unless this is ``cpu`` or the cluster has none; ``cuda`` insists on one. Whether
-    torch finds it is checked where the learner runs."""
+    Ray, the learner asks for one GPU unless this is ``cpu`` or the cluster has none, and keeps it when it takes the
+    CPU; ``cuda`` insists on one. Whether torch finds it is checked where the learner runs."""
     num_learners: int | str = option(
         AUTO, least=1, below=2**16, choices=(AUTO,), unit="processes", affects=Affects.COMPARISON, fixed=True
     )
@@ -330,7 +330,7 @@ class LearnerConfig:
     graphs: bool | str = option(AUTO, choices=(AUTO, "true", "false"), affects=Affects.COMPARISON, fixed=True)
     """Record each gradient step once as a CUDA graph and replay it, which spares a GPU the wait for the host
     ([cluster.md](cluster.md#gpus)). ``auto``: where there is a GPU and the step can be recorded; a note says why not.
-    ``true`` makes that an error; ``false`` never records."""
+    ``true`` makes that an error; ``false`` never records. With ``learner.compile``, nothing is recorded."""
 
 
 @dataclass(frozen=True)
