@@ -95,12 +95,13 @@ class WorkerHost:
             rollout_worker.restart_episodes(incarnation, server)
 
     def take_over(self, lives: Mapping[int, int], incarnation: int, server: PolicyServer | None = None) -> None:
-        """Takes the place of another host with as many workers; only for one that has not collected anything."""
+        """Takes the place of another host, with workers that have not collected anything as far as there are some."""
         self._incarnation, self._server = incarnation, server
         ready, self._workers, self._generators = [*self._workers.values()], {}, {}
-        for rollout_worker, (rank, life) in zip(ready, lives.items(), strict=True):
+        for rollout_worker, (rank, life) in zip(ready, lives.items(), strict=False):
             rollout_worker.take_over(rank, life, incarnation, server)
             self._workers[rank] = rollout_worker
+        self.begin({rank: life for rank, life in lives.items() if rank not in self._workers}, incarnation)
 
     def collect(
         self, ranks: Sequence[int], snapshot: Any, stage: int, first_steps: Sequence[int]

@@ -30,7 +30,7 @@ from rlpipe.distributed.hosting import runs
 from rlpipe.distributed.launcher import Launcher
 from rlpipe.distributed.node_checks import preflight
 from rlpipe.distributed.nodes import ANSWER_SECONDS, alive_nodes, draining_nodes, own_node_id
-from rlpipe.distributed.placement import run_bundles, worker_counts
+from rlpipe.distributed.placement import needed_at_start, run_bundles, worker_counts
 from rlpipe.distributed.placement_group import RunPlacement
 from rlpipe.distributed.post_mortem import means_loss, raised_in, user_error
 from rlpipe.distributed.process_template import template_for
@@ -135,7 +135,7 @@ class RayEngine:
             config.cluster.strategy,
             config.cluster.placement_timeout,
             grows=not self._cluster.started,
-            later=range(self._launcher.num_hosts, self._launcher.num_places),
+            needed=needed_at_start(config, self._bundles),
         )
         warnings = preflight(config, self._placement.bundles_by_node(Role.ROLLOUT_WORKER))
         each = config.env.train.total_num_envs // count

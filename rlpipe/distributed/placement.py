@@ -88,6 +88,14 @@ def run_bundles(config: Plan, nodes: Sequence[Node]) -> list[Bundle]:
     return [worker] * places + learners + servers
 
 
+def needed_at_start(config: Plan, bundles: Sequence[Bundle]) -> list[int]:
+    """Returns the indexes of the bundles without which a run cannot start: all, but those of processes that may come
+    later (``rollout.min_processes``)."""
+    places = sum(bundle.role == Role.ROLLOUT_WORKER for bundle in bundles)
+    first = config.rollout.min_processes or places
+    return [index for index in range(len(bundles)) if not first <= index < places]
+
+
 def worker_counts(config: Plan, room_for: int) -> tuple[int, int]:
     """Returns the number of rollout workers, and that of the places of their processes.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
@@ -34,7 +34,7 @@ class RunPlacement:
         wait: float,
         *,
         grows: bool = True,
-        later: Collection[int] = (),
+        needed: Sequence[int] | None = None,
     ) -> None:
         """Reserves a place for each bundle.
 
@@ -43,7 +43,7 @@ class RunPlacement:
             strategy: ``cluster.strategy``.
             wait: seconds to wait for nodes that are still to join, or that are busy.
             grows: True if nodes may still join.
-            later: indexes of bundles for which ``has_place`` asks later.
+            needed: indexes of the bundles to reserve; None for all. For the others, ``has_place`` asks later.
         Raises:
             ConfigError: the cluster has no room for them.
         """
@@ -52,14 +52,14 @@ class RunPlacement:
         self._strategy = strategy.upper()
         self._groups: list[PlacementGroup] = []
         self._places: dict[int, tuple[PlacementGroup, int]] = {}
-        indexes = [index for index in range(len(bundles)) if index not in later]
-        needed = [bundles[index] for index in indexes]
+        indexes = range(len(bundles)) if needed is None else needed
+        reserved = [bundles[index] for index in indexes]
         if not grows:
-            _wait_for_nodes(needed, 0.0)
+            _wait_for_nodes(reserved, 0.0)
         try:
             group = self._reserve(indexes)
-            _wait_for_nodes(needed, ends)  # meanwhile the pending group tells an autoscaler what to start
-            _wait_for_room(group, needed, max(ends, time.monotonic() + _RESERVING_SECONDS), grows)
+            _wait_for_nodes(reserved, ends)  # meanwhile the pending group tells an autoscaler what to start
+            _wait_for_room(group, reserved, max(ends, time.monotonic() + _RESERVING_SECONDS), grows)
         except BaseException:  # including Ctrl-C
             self.close()
             raise

@@ -191,9 +191,10 @@ def test_the_windows_of_single_workers_stay_where_somebody_asks_for_them(tmp_pat
     assert window.of_workers == []
 
 
-def test_a_spare_process_takes_over_as_many_workers(tmp_path):
+@pytest.mark.parametrize("waiting", [1, 2])
+def test_a_spare_process_takes_over_all_workers_of_another(tmp_path, waiting):
     config = scripted(tmp_path, "rollout.num_workers=4")
-    spare = WorkerHost(config.schedule, {0: 0, 1: 0}, 4)
+    spare = WorkerHost(config.schedule, dict.fromkeys(range(waiting), 0), 4)
     spare.take_over({2: 1, 3: 1}, 0)
     replaced = WorkerHost(config.schedule, {2: 1, 3: 1}, 4)
     for ours, theirs in zip(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe.config.schema import Config
+from rlpipe.run.directory import RunDirectory
 from tests.helpers.runs import scripted
 from tests.helpers.simulated_ray.world import Actor, Node, World
 
@@ -146,7 +147,10 @@ class Schedule:
             return rng.uniform(0.0, length) if center is None else center + rng.uniform(0.0, 3.0)
 
         kinds = [rng.choice(KINDS) for _ in range(rng.randint(1, 4))]
-        return cls(str(seed), options, tuple(_drawn(kind, moment(), options, rng) for kind in kinds))
+        faults = [_drawn(kind, moment(), options, rng) for kind in kinds]
+        if options.hosting == "elastic":
+            faults += [SeededFault("resize", round(rng.uniform(0.0, length), 3), rng.random()) for _ in range(2)]
+        return cls(str(seed), options, tuple(faults))
 
     def without(self, fault: SeededFault) -> Schedule:
         return replace(self, faults=tuple(other for other in self.faults if other is not fault))
@@ -250,6 +254,10 @@ class Faults:
         large = [ref for ref in self._world.large if ref.blob is not None]
         if (ref := self._pick(large, amount)) is not None:
             self._world.lose(ref)
+
+    def _resize(self, amount: float) -> None:
+        for file in Path(self._world.folder).glob("*/*/run.json"):
+            RunDirectory(file.parent).ask_for_processes(1 + int(amount * self._options.workers))
 
     def _pause(self, amount: float) -> None:
         self._world.paused_until = self._world.clock + 50 * amount
