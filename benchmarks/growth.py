@@ -175,7 +175,7 @@ def sampled(folder: Path, options: argparse.Namespace) -> list[Sample]:
                 with suppress(psutil.Error, OSError, KeyError):
                     samples.append(Sample.of(each, process.pid, iteration))
                     print(json.dumps(asdict(samples[-1])), file=options.samples, flush=True)
-        process.send_signal(signal.SIGINT)  # does nothing to one that has completed
+        process.send_signal(signal.SIGTERM)  # does nothing to one that has completed
         code = process.wait(300)
     finally:
         process.kill()
