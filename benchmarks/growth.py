@@ -26,6 +26,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -34,7 +35,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.machine import describe, sentence
-from benchmarks.memory import MIB, title
+from benchmarks.memory import title
 from rlpipe.config.loading import load_config
 from rlpipe.config.tree import to_yaml
 from rlpipe.functional.intervals import student_quantile
@@ -89,12 +90,12 @@ class Growth:
 def growth(iterations: Sequence[float], values: Sequence[float], blocks: int) -> Growth:
     """Computes the growth from the samples after the warm-up, in blocks of equally many samples."""
     bounds = [round(place * len(values) / blocks) for place in range(blocks + 1)]
-    pairs = list(zip(bounds, bounds[1:], strict=False))
+    pairs = list(pairwise(bounds))
     medians = [statistics.median(values[begin:end]) for begin, end in pairs]
     middles = [statistics.mean(iterations[begin:end]) for begin, end in pairs]
     rates = [
         1000 * (after - before) / (later - earlier)
-        for before, after, earlier, later in zip(medians, medians[1:], middles, middles[1:], strict=False)
+        for (before, after), (earlier, later) in zip(pairwise(medians), pairwise(middles), strict=True)
     ]
     spread = statistics.stdev(rates) / len(rates) ** 0.5
     return Growth(statistics.mean(rates), student_quantile(0.95, len(rates) - 1) * spread)
@@ -102,9 +103,11 @@ def growth(iterations: Sequence[float], values: Sequence[float], blocks: int) ->
 
 def table(samples: Sequence[Sample]) -> Table:
     """Shows the growth of each process that lived all the time."""
-    last = max(sample.iteration for sample in samples)
+    last = max((sample.iteration for sample in samples), default=0)
     counted = [sample for sample in samples if sample.iteration >= WARM_UP * last]
     moments = sorted({sample.iteration for sample in counted})
+    if len(moments) < 2 * BLOCKS:
+        raise SystemExit(f"{len(moments)} samples after {last:,} iterations do not fill {BLOCKS} blocks; run longer.")
     later = moments[-round(len(moments) * LATER_BLOCKS / BLOCKS)]
     view = Table(title=f"iterations {moments[0]:,} to {last:,}, {len(moments)} samples")
     for heading in ("process", "MiB", "MiB for each 1,000 iterations", f"from {later:,}", "open files", "threads"):
