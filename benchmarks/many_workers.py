@@ -3,8 +3,8 @@
     python benchmarks/many_workers.py                         # 250 workers, of which 100 are killed; needs 20 GiB
     python benchmarks/many_workers.py --workers 30 --kills 10 [key=value]...
 
-Each worker steps the scripted simulator, on a Ray of the run's own. After half of the iterations the processes of
-``--kills`` workers get SIGKILL, one right after the other. Then the run must complete, with every iteration once and
+Each worker steps the scripted simulator, on a Ray of the run's own. After half of the iterations, ``--kills``
+processes of workers get SIGKILL, one right after the other. Then the run must complete, with every iteration once and
 every ``env/*`` equal to what follows from the ledger.
 
 Start is the time from the command to the first iteration's collection. Memory is read once while the run iterates: PSS
@@ -151,11 +151,15 @@ def measure(run: Run, options: argparse.Namespace, console: Console) -> None:
     busy = (run.processor_seconds() - before) / (last - first) / options.workers
     console.print(f"driver {1000 * busy:.2f} ms for each worker and iteration, over {last - first} iterations")
     console.print(run.memory())
-    victims = random.Random(0).sample(workers(run.directory), options.kills)
+    processes = {process.pid: process for process in workers(run.directory)}  # several workers may share one
+    victims = random.Random(0).sample([*processes.values()], min(options.kills, len(processes)))
     rows, killed_at = run.rows(), time.time()
     for victim in victims:
         victim.kill()
-    console.print(f"killed {len(victims)} within {time.time() - killed_at:.2f} s, after row {rows}")
+    console.print(
+        f"killed {len(victims)} of {len(processes)} processes of workers within {time.time() - killed_at:.2f} s, "
+        f"after row {rows}"
+    )
     run.wait_for_row(rows + 2, look)  # the next may have been complete already
     console.print(f"two more rows after {time.time() - killed_at:.1f} s")
     while run.driver.poll() is None:
