@@ -113,16 +113,17 @@ def _check_processes(config: Config) -> None:
             "set runner.pipeline=ahead or sync, or leave it out."
         )
     facts = config.train_facts
-    if not (facts.waits and facts.seeds and facts.independent):
-        reason = (
-            "steps all its environments at once" if not facts.waits
-            else "draws its own seeds" if not facts.seeds
-            else "keeps something of one episode in the next"
-        )  # fmt: skip
-        raise ConfigError(
-            f"{key} {train.name} (env.train) {reason}, so its episodes could not go on in another process with the "
-            "same numbers: leave it out."
-        )
+    for fact, reason in (
+        ("waits", "steps all its environments at once"),
+        ("seeds", "draws its own seeds"),
+        ("independent", "keeps something of one episode in the next"),
+    ):
+        if not getattr(facts, fact):
+            remedy = f"set {option}, or " if fact != "seeds" and (option := facts.remedy(fact)) else ""
+            raise ConfigError(
+                f"{key} {train.name} (env.train) {reason}, so its episodes could not go on in another process with "
+                f"the same numbers: {remedy}leave it out."
+            )
 
 
 def _check_device(config: Config) -> None:

@@ -147,7 +147,8 @@ class TaskFacts:
         states: True if episodes can also begin in a stored state.
         blends: True if they can also begin on the way from a stored state to the state of a reset.
         stops_after_success: True if ``steps_after_success`` is heeded.
-        why_not: what to do about a fact that does not hold, by its name: ``waits`` and ``starts``: an option to set;
+        why_not: what to do about a fact that does not hold, by its name: ``waits``, ``starts`` and ``independent``: an
+            option to set;
             ``seeds``: a sentence; ``success``: a clause; ``states``: the reason as well, as the end of a sentence that
             begins with the task.
         find_spaces: finds the spaces in the driver, where that is quick, so that a policy is checked before the start;

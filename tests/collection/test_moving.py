@@ -236,3 +236,18 @@ def test_a_simulator_whose_episodes_cannot_go_on_elsewhere_is_refused(tmp_path):
 def test_a_range_of_workers_is_the_most_workers_in_the_least_processes(tmp_path):
     rollout = scripted(tmp_path, "rollout.num_workers={min: 2, max: 4}").rollout
     assert (rollout.num_workers, rollout.min_processes) == (4, 2)
+
+
+def test_maniskill_can_move_where_each_episode_has_a_new_scene():
+    overrides = ["rollout.num_workers={min: 1, max: 2}", "demos=null"]
+    with pytest.raises(ConfigError, match=r"set env\.train\.kwargs\.reconfiguration_freq=1, which builds the scene"):
+        load_config("ppo_push_cube", overrides)
+    config = load_config("ppo_push_cube", [
+        *overrides, "env.train.kwargs.reconfiguration_freq=1", "env.train.total_num_envs=4", "rollout.horizon=30",
+    ])  # fmt: skip
+    staying, moving = (RolloutWorker(config.schedule, 1, 2) for _ in range(2))
+    for fragment in range(3):  # of episodes of 50 steps
+        moving = moved(moving, config)
+        assert numbers(moving.collect(SNAPSHOT, 0, 30 * fragment)) == numbers(
+            staying.collect(SNAPSHOT, 0, 30 * fragment)
+        )

@@ -130,7 +130,11 @@ class ManiSkill(OneByOne):
         return replace(
             super().describe(config, key),
             time_limit=limit,
-            independent=False,  # PhysX keeps contacts, so that one in five episodes of PushCube moves a digit
+            # PhysX keeps contacts, so that one in five episodes of PushCube moves a digit, unless each has a new scene
+            independent=config.kwargs.get("reconfiguration_freq") == 1,
+            why_not={
+                "independent": f"{key}.kwargs.reconfiguration_freq=1, which builds the scene anew for each episode"
+            },
             states=True,
             blends=True,
             check_machine=lambda: _check_machine(config, key),
