@@ -139,7 +139,7 @@ def test_a_lost_process_costs_the_episodes_of_its_workers_which_go_on_in_another
 def test_on_a_real_ray_processes_come_and_go_and_the_rows_are_the_same(tmp_path, task):
     common = ("learner.num_threads=1", "cluster.cpus_per_worker=0.1", f"runner.logger.log_path={tmp_path}")
     if task == "cartpole":
-        sizes = ("env.train.total_num_envs=8", "rollout.horizon=32", "runner.total_timesteps=15360")
+        sizes = ("env.train.total_num_envs=8", "rollout.horizon=32", "runner.total_timesteps=7680")
         overrides = (*common, *sizes, "runner.val_check_interval=0", "evaluation.episodes=8", "runner.report=false")
         elastic, fixed = (
             load_config("ppo_cartpole", [*overrides, *more, f"runner.logger.experiment_name={name}"])
