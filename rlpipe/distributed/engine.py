@@ -361,12 +361,14 @@ class RayEngine:
     def learner_is_finished(self) -> bool:
         return bool(self.get(self._learners[0].call(LearnerBase.is_finished)))
 
-    def evaluate(self, snapshot: Any, watch: Watch, only: Collection[EpisodeKey] | None = None) -> list[MetricWindow]:
+    def evaluate(
+        self, snapshot: Any, watch: Watch, only: Collection[EpisodeKey] | None = None, *, whole: bool = False
+    ) -> list[MetricWindow]:
         snapshots, seconds = self._act_with(snapshot), self._config.evaluation.timeout
 
         def send(worker: Actor, rank: int) -> Any:
             acting = snapshots[rank % len(snapshots)]
-            return [worker.call_within(seconds, RolloutWorker.evaluate, acting, None, only)]
+            return [worker.call_within(seconds, RolloutWorker.evaluate, acting, None, only, whole)]
 
         task = self._worker_pool.send(
             WorkerTask(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True, slack=_EVALUATION_SLACK)
