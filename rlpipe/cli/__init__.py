@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from rlpipe.cli import (
+    collect,
     compare,
     configs,
     curriculum,
@@ -85,8 +86,9 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     train.train, configs.configs, tasks.tasks, plugins.plugins, pretrain.pretrain, submit.submit, demos.demos,
-    evaluate.evaluate, verify.verify, replay.replay, compare.compare, diagnose.diagnose, doctor.doctor, sync.sync,
-    export.export, serve.serve, timeline.timeline, report.report, curriculum.curriculum, watch.watch, runs.runs,
+    evaluate.evaluate, collect.collect, verify.verify, replay.replay, compare.compare, diagnose.diagnose,
+    doctor.doctor, sync.sync, export.export, serve.serve, timeline.timeline, report.report, curriculum.curriculum,
+    watch.watch, runs.runs,
 )  # fmt: skip
 """In the order of the help."""
 for _command in _COMMANDS:

@@ -68,7 +68,7 @@ def _plan(task: str, count: int, control_mode: str, out: Path, first_seed: int, 
     from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, make_demonstrations
     from rlpipe.demonstrations.planner_process import PlannerError
 
-    with _progress("starting", count) as show:
+    with progress_bar("starting", count) as show:
         try:
             recording = make_demonstrations(
                 task, count, control_mode, out, python=python, first_seed=first_seed, progress=show
@@ -76,7 +76,7 @@ def _plan(task: str, count: int, control_mode: str, out: Path, first_seed: int, 
         except PlannerError as error:
             Console(stderr=True, highlight=False).print(f"[bold red]failed:[/] {escape(str(error))}", soft_wrap=True)
             raise typer.Exit(ExitCode.FAILED) from error
-    _print_summary(recording.trajectories, task, recording.file, {
+    print_summary(f"{recording.trajectories} demonstrations", task, recording.file, {
         "steps": f"{recording.steps:,} until success, {recording.longest} in the longest",
         "control mode": control_mode,
         "seeds": f"{recording.seeds[0]} to {recording.seeds[-1]}; evaluation begins at {FIRST_EVALUATION_SEED:,}",
@@ -96,14 +96,14 @@ def _replay(name: str, overrides: list[str], replay: Path) -> None:
         raise ConfigError(
             f"demos is {config.demos}: name the file to write, such as demos=demonstrations/{source.name}"
         )
-    with _progress("replaying", None) as show:
+    with progress_bar("replaying", None) as show:
         recording = replay_demonstrations(
             str(source), config, Path(config.demos), lambda done, total: show("replaying", done, total)
         )
     leaves = recording.spec.leaves or {}
     shapes = (f"{leaf} {spec.dtype} {list(spec.shape)}" for leaf, spec in leaves.items())
     task = config.env.train
-    _print_summary(recording.trajectories, getattr(task, "id", task.name), recording.file, {
+    print_summary(f"{recording.trajectories} demonstrations", getattr(task, "id", task.name), recording.file, {
         "replayed": f"{recording.trajectories + recording.failed}, of which {recording.failed} no longer succeeded and "
         "were left out",
         "steps": f"{recording.steps:,}",
@@ -115,7 +115,7 @@ def _replay(name: str, overrides: list[str], replay: Path) -> None:
 
 
 @contextmanager
-def _progress(description: str, total: int | None) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(description: str, total: int | None) -> Iterator[Callable[[str, int, int], None]]:
     """Shows a bar on stderr. Yields what updates its description, the number done, and the total."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as progress:
@@ -123,9 +123,9 @@ def _progress(description: str, total: int | None) -> Iterator[Callable[[str, in
         yield lambda doing, done, of: progress.update(bar, description=doing, completed=done, total=of)
 
 
-def _print_summary(count: int, task: str, file: Path, rows: Mapping[str, str]) -> None:
-    """Prints how many demonstrations a file holds, and a labelled row for each thing to know of them."""
+def print_summary(count: str, source: str, file: Path, rows: Mapping[str, str]) -> None:
+    """Prints how many of what are in a file, what they are of, and a labelled row for each thing to know of them."""
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{count} demonstrations[/] of {task} in {escape(str(file))}")
+    console.print(f"[bold]{count}[/] of {escape(source)} in {escape(str(file))}")
     for label, text in rows.items():
         console.print(f"  [dim]{label:<14}[/]{escape(text)}")

@@ -149,8 +149,7 @@ class Recorder:
 
 @dataclass
 class _Whole:
-    """Episode that a slot is running; each list has an entry for each step, observations and states also for the start.
-    """
+    """Episode that a slot is running: an entry for each step, and in observations and states one for the start."""
 
     observations: dict[str, list[NDArray[Any]]]
     states: list[State] = field(default_factory=list)
