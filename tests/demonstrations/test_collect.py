@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import rlpipe
+from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.formats import maniskill
 from rlpipe.demonstrations.formats.writing import is_unfinished, open_unfinished
 from rlpipe.errors import RunError
 from rlpipe.training import collecting
+from rlpipe.trajectory import SpaceSpec
 from tests.helpers.commands import command
 
 RACE = "{name: tests.helpers.simulators:SeededRace, total_num_envs: 4}"
@@ -114,6 +116,16 @@ def test_only_successes_goes_on_with_further_seeds_until_there_are_enough(tmp_pa
     assert collection.tried > 6
 
 
+def test_training_reads_what_was_collected(tmp_path):
+    out, _ = collected(tmp_path, count=4)
+    config = rlpipe.load_config(config_of(tmp_path))
+    spec = SpaceSpec(4, 1, None, -np.ones(1, np.float32), np.ones(1, np.float32))
+    demonstrations = dataset.load(str(out / maniskill.FILE), config.env.train, spec)
+    assert demonstrations.seeds == (0, 2)
+    assert np.bincount(demonstrations.trajectory).tolist() == [2, 2]
+    assert demonstrations.rewards.tolist() == [0, 1, 0, 1]
+
+
 def test_a_policy_that_never_succeeds_ends_with_what_is_missing_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(collecting, "PATIENCE", 8)
     failing = "{name: scripted, script: [[{length: 3, end: truncated}]], total_num_envs: 4}"
@@ -128,8 +140,8 @@ def test_the_states_are_those_in_which_the_observations_were_made(tmp_path):
     pytest.importorskip("mujoco", reason="mujoco is not installed")
     out, _ = collected(tmp_path, count=3, train=gymnasium)
     for episode in episodes(out):
-        assert len(episode.states[""]) == len(episode) + 1
-        np.testing.assert_allclose(episode.observations["state"], episode.states[""][:, 1:5], rtol=1e-6)
+        assert len(episode.states["mujoco/state"]) == len(episode) + 1
+        np.testing.assert_allclose(episode.observations["state"], episode.states["mujoco/state"][:, 1:5], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
