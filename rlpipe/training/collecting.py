@@ -75,9 +75,9 @@ def dataset_info(config: Plan, policy: str, *, only_successes: bool) -> DatasetI
     task, course = config.env.eval, comparable(protocol(config))
     del course["evaluation.episodes"]  # so that a dataset that is not finished may become larger
     options = {key: getattr(task, key) for key in ("control_mode", "reward_mode", *SEEN) if hasattr(task, key)}
-    kept = "successes" if only_successes else "episodes"
+    contents = "successes" if only_successes else "episodes"
     description = (
-        f"rlpipe collect: {kept} of {policy}, seeds from {config.evaluation.first_seed}, protocol "
+        f"rlpipe collect: {contents} of {policy}, seeds from {config.evaluation.first_seed}, protocol "
         f"{protocol_digest(course)[:12]}"
     )
     return DatasetInfo(getattr(task, "id", "") or task.name, options, getattr(task, "control_freq", None), description)
