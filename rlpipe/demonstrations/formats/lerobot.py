@@ -187,6 +187,21 @@ def read_table(file: Path, episode: int, length: int, key: str) -> Any:
     return table
 
 
+def read_seeds(files_of_data: Iterable[Path], columns: Columns, key: str) -> Mapping[int, int]:
+    """Returns the seeds of the episodes by their numbers; nothing of a dataset that does not keep them."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    seeds: dict[int, int] = {}
+    for file in sorted({*files_of_data}) if columns.seed is not None else ():
+        try:
+            table = pq.read_table(file, columns=["episode_index", columns.seed])
+        except (OSError, pa.ArrowException) as error:
+            raise ConfigError(f"{key}: {file} is damaged or cut off: {ADVICE}") from error
+        seeds |= dict(zip(table["episode_index"].to_pylist(), table[columns.seed].to_pylist(), strict=True))
+    return {episode: seed for episode, seed in seeds.items() if seed is not None and seed >= 0}
+
+
 def values_of(table: Any, column: str, spec: LeafSpec, where: str) -> Array:
     """Returns the rows of a column, [T, *shape]; one number a row is [T, 1], as its shape says."""
     if column not in table.column_names:
@@ -239,12 +254,16 @@ def episode_of(
         result: values(column).reshape(-1).astype(np.float32 if result == "rewards" else bool)
         for column, result in columns.results.items()
     }
-    seed = None if columns.seed is None or not table.num_rows else int(values(columns.seed).reshape(-1)[0])
+    seed = None if columns.seed is None or not table.num_rows else _whole(values(columns.seed))
     return RecordedEpisode(
         name, values(columns.action), {leaf: values(column) for column, leaf in columns.observations.items()}, cameras,
         seed=seed, task=task or None, others={leaf: values(column) for column, leaf in columns.others.items()},
         **results,
     )  # fmt: skip
+
+
+def _whole(seeds: Array) -> int | None:
+    return int(seeds[0, 0]) if seeds[0, 0] >= 0 else None
 
 
 def _images(table: Any, column: str, where: str) -> Iterator[Array]:
@@ -266,6 +285,12 @@ def rate_of(info: DatasetInfo) -> int:
             "--rate, such as 20, with which ManiSkill's tasks run."
         )
     return int(info.rate)
+
+
+def check(info: DatasetInfo) -> None:
+    """Checks that there is what writing needs: a rate, and pyarrow."""
+    rate_of(info)
+    require("pyarrow", "parquet", "--to")
 
 
 def is_video(spec: LeafSpec) -> bool:

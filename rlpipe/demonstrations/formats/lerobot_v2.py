@@ -23,7 +23,7 @@ _DATA = f"data/{_CHUNK}/episode_{{episode_index:06d}}.parquet"
 _VIDEO = f"videos/{_CHUNK}/{{video_key}}/episode_{{episode_index:06d}}.mp4"
 _STATISTICS = ("min", "max", "mean", "std", "count")
 
-losses = lerobot.losses
+check, losses = lerobot.check, lerobot.losses
 
 
 def recognises(path: Path) -> bool:
@@ -87,7 +87,10 @@ def open_dataset(path: Path, key: str = "demos") -> LeRobotDataset:
                     f"{key}: {path} is half a dataset: {file_name}, with episode {row['episode_index']}, is missing. "
                     "Copy it again."
                 )
-    entries = [EpisodeEntry(f"episode {row['episode_index']}", row["length"]) for row in rows]
+    seeds = lerobot.read_seeds((path / _place(raw["data_path"], raw, row) for row in rows), columns, key)
+    entries = [
+        EpisodeEntry(f"episode {row['episode_index']}", row["length"], seeds.get(row["episode_index"])) for row in rows
+    ]
     return LeRobotDataset(
         path, lerobot.dataset_info(raw), lerobot.features_of(raw, columns), entries, raw, columns, rows, key
     )

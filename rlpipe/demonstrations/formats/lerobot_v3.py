@@ -28,7 +28,7 @@ _DATA, _VIDEO, _EPISODES = (
     f"meta/episodes/{_FILE}.parquet",
 )
 
-losses = lerobot.losses
+check, losses = lerobot.check, lerobot.losses
 
 
 def recognises(path: Path) -> bool:
@@ -100,7 +100,10 @@ def open_dataset(path: Path, key: str = "demos") -> LeRobotDataset:
                     f"{key}: {path} is half a dataset: {file_name}, with episode {row['episode_index']}, is missing. "
                     "Copy it again."
                 )
-    entries = [EpisodeEntry(f"episode {row['episode_index']}", row["length"]) for row in rows]
+    seeds = lerobot.read_seeds((path / _place(raw["data_path"], row, "data") for row in rows), columns, key)
+    entries = [
+        EpisodeEntry(f"episode {row['episode_index']}", row["length"], seeds.get(row["episode_index"])) for row in rows
+    ]
     return LeRobotDataset(
         path, lerobot.dataset_info(raw), lerobot.features_of(raw, columns), entries, raw, columns, rows, key
     )

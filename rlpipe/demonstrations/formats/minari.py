@@ -128,6 +128,11 @@ def _read(group: Any, file: Path) -> RecordedEpisode:
     )  # fmt: skip
 
 
+def check(info: DatasetInfo) -> None:
+    """Needs nothing."""
+    del info
+
+
 def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
     """What Minari cannot hold: observations without the last one."""
     del info

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from rlpipe.demonstrations.formats import lerobot_v2, lerobot_v3, maniskill, minari, robomimic, writing
 from rlpipe.demonstrations.formats.episode import Dataset, Format
+from rlpipe.demonstrations.recording import DAMAGE
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
 
@@ -24,7 +26,11 @@ def format_called(name: str, key: str) -> Format:
 def format_of(path: Path, key: str) -> Format | None:
     """Returns the format whose marks a file or folder bears; None if it bears those of none."""
     require("h5py", "maniskill", key)
-    return next((form for form in FORMATS.values() if form.recognises(path)), None)
+    for form in FORMATS.values():
+        with suppress(*DAMAGE):
+            if form.recognises(path):
+                return form
+    return None
 
 
 def open_dataset(path: Path, key: str) -> Dataset:

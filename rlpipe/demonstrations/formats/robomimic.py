@@ -119,6 +119,11 @@ def _read(group: Any, file: Path) -> RecordedEpisode:
     )  # fmt: skip
 
 
+def check(info: DatasetInfo) -> None:
+    """Needs nothing."""
+    del info
+
+
 def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
     """What the layout cannot hold: columns that it has no place for."""
     del info
