@@ -215,6 +215,7 @@ def collect(
     best: bool = False,
     first_seed: int = 0,
     only: str | None = None,
+    rate: float | None = None,
     overrides: Sequence[str] = (),
     local: bool = False,
     ray_address: str | None = None,
@@ -235,6 +236,7 @@ def collect(
         best: in a run directory, take the checkpoint with the best evaluation instead of the newest
         first_seed: seed of the first episode; the others follow by one
         only: ``successes`` leaves out episodes without success, and goes on until there are enough with; None keeps all
+        rate: steps a second, in Hz, for formats that need it; None for that of the simulator, where its options say it
         overrides: ``key=value`` on the configuration it was trained with, or the one that is named
         local: as for ``train``
         ray_address: as for ``train``
@@ -244,7 +246,7 @@ def collect(
         rlpipe.errors.RunError: not all episodes of a block had ended after ``evaluation.timeout``, or none succeeds.
     """
     from rlpipe.collection.baselines import acting_config
-    from rlpipe.demonstrations.formats.naming import format_named
+    from rlpipe.demonstrations.formats.registry import format_called
     from rlpipe.errors import ConfigError
     from rlpipe.policies.base import Snapshot
     from rlpipe.run.checkpoint import subtree
@@ -254,7 +256,7 @@ def collect(
         raise ConfigError(f"--only is {only!r}; the only value is successes: leave it out to keep all episodes.")
     if policy == "replay":
         raise ConfigError("--policy is replay, which repeats demonstrations: rlpipe demos CONFIG --replay FILE does.")
-    form, path = format_named(format, "--format"), _named(source)
+    form, path = format_called(format, "--format"), _named(source)
     changes = [*_QUIET, *overrides, f"evaluation.episodes={count}", f"evaluation.first_seed={first_seed}"]
     make_acting: Callable[[SpaceSpec], Snapshot | ActionSource]
     if policy is None:
@@ -265,7 +267,7 @@ def collect(
         _, config, make_acting, digests = _settings_of_policy(path, policy, best, changes)
         label, acting = collecting.policy_label(policy, digests), acting_config(config)
     _check_machine(config, local, ray_address)
-    info = collecting.dataset_info(config, label, only_successes=only is not None)
+    info = collecting.dataset_info(config, label, only_successes=only is not None, rate=rate)
     with collecting.begun_dataset(Path(out), form, info, config) as writer:
         engine = _engine(acting.without_learner(), local, ray_address)
         return collecting.collect(

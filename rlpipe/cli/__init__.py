@@ -85,7 +85,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    train.train, configs.configs, tasks.tasks, plugins.plugins, pretrain.pretrain, submit.submit, demos.demos,
+    train.train, configs.configs, tasks.tasks, plugins.plugins, pretrain.pretrain, submit.submit,
     evaluate.evaluate, collect.collect, verify.verify, replay.replay, compare.compare, diagnose.diagnose,
     doctor.doctor, sync.sync, export.export, serve.serve, timeline.timeline, report.report, curriculum.curriculum,
     watch.watch, runs.runs,
@@ -93,6 +93,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
 """In the order of the help."""
 for _command in _COMMANDS:
     app.command()(_command)
+app.add_typer(demos.commands, name="demos")
 app.add_typer(metrics.commands, name="metrics")
 
 

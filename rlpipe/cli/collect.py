@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from rlpipe.cli import arguments
-from rlpipe.cli.demos import print_summary, progress_bar
+from rlpipe.cli.demos import print_rows, progress_bar
 from rlpipe.cli.evaluate import interruptible
 from rlpipe.cli.exit_codes import ExitCode
 
@@ -31,7 +32,12 @@ def collect(
     out: Annotated[
         Path, typer.Option(parser=arguments.path, help="Folder of the dataset; one that is unfinished is continued.")
     ] = Path("collected"),
-    data_format: Annotated[str, typer.Option("--format", help="Format of the dataset.")] = "maniskill",
+    data_format: Annotated[
+        str,
+        typer.Option(
+            "--format", help="Format: maniskill, lerobot, lerobot-v2.1, robomimic or minari.", metavar="FORMAT"
+        ),
+    ] = "maniskill",
     only: Annotated[
         str | None,
         typer.Option(
@@ -57,6 +63,9 @@ def collect(
             metavar="POLICY",
         ),
     ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Steps a second, where the simulator does not say it.", metavar="HZ")
+    ] = None,
     best: Annotated[
         bool, typer.Option("--best", help="Collect from the checkpoint with the best evaluation, not the newest.")
     ] = False,
@@ -69,6 +78,7 @@ def collect(
     continues a dataset after an interruption; the number of workers does not change it.
     """
     import rlpipe
+    from rlpipe.demonstrations.formats.registry import format_called
 
     ended = 0
     try:
@@ -81,14 +91,19 @@ def collect(
 
             collection = rlpipe.collect(
                 path, out, count=count, format=data_format, policy=policy, best=best, first_seed=seeds, only=only,
-                overrides=overrides or [], local=local, ray_address=ray_address, progress=interruptible(update),
+                rate=rate, overrides=overrides or [], local=local, ray_address=ray_address, progress=interruptible(update),
             )  # fmt: skip
     except KeyboardInterrupt:  # typer would end without a word
         console = Console(stderr=True, highlight=False, soft_wrap=True)
-        console.print(f"[yellow]interrupted[/]: the same command goes on with what is stored in {out}.")
+        console.print(f"[yellow]interrupted[/]: the same command goes on with what is stored in {escape(str(out))}.")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     successes = "" if collection.succeeded is None else f", of which {collection.succeeded:,} succeeded"
-    print_summary(f"{collection.episodes:,} episodes", policy or str(path), out, {
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{collection.episodes:,} episodes[/] of {escape(policy or str(path))} in {escape(str(out))}")
+    lost = format_called(data_format, "--format").losses(collection.info, collection.features)
+    print_rows({
+        "format": data_format,
+        **({"left out": "\n                ".join(lost)} if lost else {}),
         "steps": f"{collection.steps:,}",
         "seeds": f"{collection.seeds[0]:,} to {collection.seeds[1]:,}",
         "run": f"{collection.tried:,} episodes{successes}",

@@ -23,7 +23,7 @@ from rlpipe.config.plan import Plan
 from rlpipe.config.protocol import comparable, protocol
 from rlpipe.config.schema import FIRST_TRAINING_SEED
 from rlpipe.demonstrations.dataset import SEEN
-from rlpipe.demonstrations.formats.episode import STATE, DatasetInfo, Format, Frames, RecordedEpisode
+from rlpipe.demonstrations.formats.episode import STATE, DatasetInfo, Features, Format, Frames, RecordedEpisode
 from rlpipe.demonstrations.formats.writing import UNFINISHED, DatasetWriter, open_unfinished
 from rlpipe.envs.shared.tasks import label_of
 from rlpipe.errors import ConfigError, Fault, RunError
@@ -55,6 +55,8 @@ class Collection:
         seeds: first and last.
         tried: number of episodes that were run for it since it was begun or continued.
         succeeded: number of these that succeeded; None for a simulator that tells no success.
+        info: facts of the dataset.
+        features: of the dataset before it was put into its format.
     """
 
     episodes: int
@@ -62,15 +64,18 @@ class Collection:
     seeds: tuple[int, int]
     tried: int
     succeeded: int | None
+    info: DatasetInfo
+    features: Features
 
 
-def dataset_info(config: Plan, policy: str, *, only_successes: bool) -> DatasetInfo:
+def dataset_info(config: Plan, policy: str, *, only_successes: bool, rate: float | None = None) -> DatasetInfo:
     """Returns the facts of a dataset: its simulator, and how its episodes come about.
 
     Args:
         config: its ``env.eval`` is the simulator, ``evaluation.first_seed`` the first seed.
         policy: description of what acts, which names its version.
         only_successes: True if other episodes are left out.
+        rate: steps a second, in Hz; None for that of the simulator, where its options say it.
     """
     task, course = config.env.eval, comparable(protocol(config))
     del course["evaluation.episodes"]  # so that a dataset that is not finished may become larger
@@ -80,7 +85,9 @@ def dataset_info(config: Plan, policy: str, *, only_successes: bool) -> DatasetI
         f"rlpipe collect: {contents} of {policy}, seeds from {config.evaluation.first_seed}, protocol "
         f"{protocol_digest(course)[:12]}"
     )
-    return DatasetInfo(getattr(task, "id", "") or task.name, options, getattr(task, "control_freq", None), description)
+    return DatasetInfo(
+        getattr(task, "id", "") or task.name, options, rate or getattr(task, "control_freq", None), description
+    )
 
 
 def checkpoint_label(state: Checkpoint) -> str:
@@ -198,11 +205,12 @@ def collect(
         tell_notes(ready, faults)
     finally:
         engine.close()
+    stored = open_unfinished(writer.folder)
     writer.close()
     entries = writer.episodes
     return Collection(
         len(entries), sum(entry.length for entry in entries), (entries[0].seed or 0, entries[-1].seed or 0),
-        number - first, succeeded if ready.has_success else None,
+        number - first, succeeded if ready.has_success else None, stored.info, stored.features,
     )  # fmt: skip
 
 
@@ -238,7 +246,7 @@ def _block_size(config: Plan, spec: SpaceSpec) -> int:
     leaves = [(spec.observation_dim, "float32")] if spec.leaves is None else [
         (leaf.size, leaf.dtype) for leaf in spec.leaves.values()
     ]  # fmt: skip
-    moment = sum(size * np.dtype(dtype).itemsize for size, dtype in leaves)
+    moment: int = sum(size * np.dtype(dtype).itemsize for size, dtype in leaves)
     round_of_slots = slots * moment * (config.eval_facts.time_limit or MOST_STEPS)
     return slots * max(1, min(EPISODES_OF_A_SLOT, MOST_BYTES // max(1, round_of_slots)))
 
@@ -283,7 +291,7 @@ def recorded_episode(recording: Recording, spec: SpaceSpec, name: str) -> Record
     episode, steps = recording.episode, len(recording.actions)
     observations = {STATE if spec.leaves is None else leaf: rows for leaf, rows in recording.observations.items()}
     pictures = {leaf for leaf, rows in observations.items() if rows.ndim == 4 and rows.dtype == np.uint8}
-    ends = {key: np.arange(steps) == steps - 1 if getattr(episode, key) else np.zeros(steps, bool) for key in _ENDS}
+    never, ends = np.zeros(steps, bool), np.arange(steps) == steps - 1
     return RecordedEpisode(
         name,
         recording.actions.reshape(steps, -1),
@@ -294,8 +302,6 @@ def recorded_episode(recording: Recording, spec: SpaceSpec, name: str) -> Record
         seed=episode.seed,
         states=recording.states,
         task=episode.task,
-        **ends,
+        terminated=ends if episode.terminated else never,
+        truncated=ends if episode.truncated else never,
     )
-
-
-_ENDS = ("terminated", "truncated")

@@ -148,7 +148,8 @@ def test_the_states_are_those_in_which_the_observations_were_made(tmp_path):
     ("arguments", "message"),
     [
         (["--policy", "random", "--only", "failures"], "--only is 'failures'"),
-        (["--policy", "random", "--format", "maniskil"], "did you mean 'maniskill'?"),
+        (["--policy", "random", "--format", "maniskil"], "--format is maniskil; there are maniskill"),
+        (["--policy", "random", "--format", "lerobot"], "LeRobotDataset needs a whole number of steps a second"),
         (["--policy", "replay"], "--policy is replay, which repeats demonstrations"),
         (["--policy", "random", "-n", "0"], "evaluation.episodes is 0"),
         (["--policy", "random", "--seeds", "1073741823"], "they must lie between 0 and"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rlpipe.demonstrations.formats import maniskill
+from rlpipe.demonstrations.formats import lerobot_v2, lerobot_v3, maniskill, minari, robomimic
 from rlpipe.demonstrations.formats.episode import DatasetInfo, Frames, RecordedEpisode
+from rlpipe.demonstrations.formats.registry import FORMATS, open_dataset
 from rlpipe.demonstrations.formats.writing import DatasetWriter, is_unfinished, open_unfinished
 from rlpipe.errors import ConfigError
 
@@ -139,3 +141,76 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     with pytest.raises(ConfigError, match="is not empty"):
         DatasetWriter(tmp_path, maniskill, INFO)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("form", [maniskill, robomimic, minari])
+def test_formats_of_hdf5_keep_an_episode_to_the_bit(form, tmp_path):
+    before = [episode(0, cameras={"front/rgb": pictures()}), episode(1, cameras={"front/rgb": pictures()})]
+    dataset = write(tmp_path / "data", before, form)
+    assert dataset.info == INFO if form is not robomimic else dataset.info.task == INFO.task
+    assert dataset.info.rate == 20
+    assert [entry.seed for entry in dataset.episodes] == [100, 101]
+    for number, each in enumerate(before):
+        assert_equal(each, dataset.read(number))
+    assert not form.losses(INFO, dataset.features)
+
+
+@pytest.mark.parametrize("form", [lerobot_v3, lerobot_v2])
+def test_lerobot_keeps_every_step_to_the_bit_and_names_what_it_cannot_hold(form, tmp_path):
+    before = [episode(0), episode(1, 2, task="reach the other goal")]
+    dataset = write(tmp_path / "data", before, form)
+    assert dataset.info == INFO
+    assert [entry.length for entry in dataset.episodes] == [3, 2]
+    for number, each in enumerate(before):
+        held = {name: values[:-1] for name, values in each.observations.items()}
+        assert_equal(replace(each, observations=held, states=None), dataset.read(number))
+    assert form.losses(INFO, before[0].features) == [
+        "has no observation after the last step", "has no states of the simulator",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [lerobot_v3, lerobot_v2])
+def test_pictures_of_even_size_are_a_video_whose_frames_come_back_in_order(form, tmp_path):
+    """Each picture has one brightness, so that compression changes it little."""
+    shades = [Frames.of(np.stack([np.full((16, 32, 3), 40 * t + 20 * n, np.uint8) for t in range(4)])) for n in (0, 1)]
+    dataset = write(tmp_path / "data", [episode(n, cameras={"front": shades[n]}) for n in (0, 1)], form)
+    assert dataset.raw["features"]["observation.images.front"]["dtype"] == "video"
+    for number in (1, 0):
+        frames = dataset.read(number).cameras["front"].stacked()
+        assert frames.shape == (3, 16, 32, 3)
+        assert np.abs(frames.astype(int) - shades[number].stacked()[:3]).max() <= 3
+
+
+def test_pictures_of_odd_size_are_kept_to_the_bit(tmp_path):
+    odd = pictures(3, 5, 7)
+    dataset = write(tmp_path / "data", [episode(0, cameras={"front": odd})], lerobot_v3)
+    np.testing.assert_array_equal(dataset.read(0).cameras["front"].stacked(), odd.stacked()[:3])
+
+
+def test_files_of_lerobot_roll_over_and_chunks_too(tmp_path, monkeypatch):
+    for name, value in {"DATA_MEGABYTES": 0.001, "VIDEO_MEGABYTES": 0, "FILES_IN_A_CHUNK": 2}.items():
+        monkeypatch.setattr(lerobot_v3, name, value)
+    before = [episode(n, cameras={"front": pictures(3, 16, 32)}) for n in range(4)]
+    dataset = write(tmp_path / "data", before, lerobot_v3)
+    files = sorted(str(file.relative_to(dataset.path)) for file in dataset.path.rglob("chunk-*/*") if file.is_file())
+    assert "data/chunk-001/file-001.parquet" in files
+    assert "videos/observation.images.front/chunk-001/file-001.mp4" in files
+    for number, each in enumerate(before):
+        after = dataset.read(number)
+        np.testing.assert_array_equal(after.actions, each.actions)
+        assert len(after.cameras["front"].stacked()) == 3
+
+
+def test_one_row_group_is_an_episode(tmp_path):
+    import pyarrow.parquet as pq
+
+    dataset = write(tmp_path / "data", [episode(0), episode(1, 2)], lerobot_v3)
+    table = pq.ParquetFile(dataset.path / "data/chunk-000/file-000.parquet")
+    assert [table.metadata.row_group(number).num_rows for number in range(table.num_row_groups)] == [3, 2]
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+def test_a_format_is_known_by_what_is_inside(form, tmp_path):
+    write(tmp_path / "data", [episode(0)], form)
+    assert open_dataset(tmp_path / "data", "demos").format == form.NAME
+    assert [other.NAME for other in FORMATS.values() if other.recognises(tmp_path / "data")] == [form.NAME]

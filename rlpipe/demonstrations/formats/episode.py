@@ -234,6 +234,15 @@ class Format(Protocol):
         ...
 
     @staticmethod
+    def check(info: DatasetInfo) -> None:
+        """Checks, before anything is written, that the format can hold a dataset.
+
+        Raises:
+            ConfigError: a fact is missing that the format needs.
+        """
+        ...
+
+    @staticmethod
     def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
         """What of such episodes the format cannot hold, each the end of a sentence that begins with its name."""
         ...

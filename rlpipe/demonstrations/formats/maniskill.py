@@ -8,7 +8,7 @@ and how its simulator was made, and gives the seeds of the episodes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from rlpipe.demonstrations.formats.episode import (
     Frames,
     RecordedEpisode,
 )
+from rlpipe.demonstrations.formats.hdf5 import arrays_below, compress, compress_whole, frames_of
 from rlpipe.demonstrations.recording import contents, in_order, opened, readable, sidecar
 from rlpipe.trajectory import Bool
 
@@ -33,8 +34,6 @@ FILE = "demonstrations.h5"
 """Name of a file that is written into a folder."""
 STATES = "env_states"
 """Group of a trajectory that holds the states."""
-FRAMES_IN_A_BLOCK = 16
-"""Consecutive observations that are compressed together: most of a picture is that of the step before."""
 _COLUMNS = ("rewards", "success", "terminated", "truncated")
 
 
@@ -66,7 +65,8 @@ def recognises(path: Path) -> bool:
     if file is None or not h5py.is_hdf5(file):
         return False
     with h5py.File(file) as held:
-        return bool(in_order(held)) and "data" not in held
+        names = in_order(held)
+        return bool(names) and "observations" not in held[names[0]]
 
 
 def file_of(path: Path) -> Path | None:
@@ -93,6 +93,11 @@ def open_dataset(path: Path, key: str = "demos") -> ManiSkillDataset:
         first = read_group(open_file[held.names[0]], file)
     entries = [EpisodeEntry(name, lengths[name], held.seeds.get(name)) for name in held.names]
     return ManiSkillDataset(file, info, first.features, entries, tasks, key)
+
+
+def check(info: DatasetInfo) -> None:
+    """Needs nothing."""
+    del info
 
 
 def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
@@ -152,67 +157,33 @@ def write_states(group: Any, states: Mapping[str, Array]) -> None:
         compress_whole(group, f"{STATES}/{name}", values)
 
 
-def compress_whole(group: Any, name: str, values: Any) -> None:
-    """Writes an array that is read as a whole."""
-    group.create_dataset(name, data=values, compression="gzip", compression_opts=9, shuffle=True, chunks=values.shape)
-
-
-def compress(group: Any, name: str, values: Any) -> None:
-    """Writes an array that is read row by row."""
-    block = (min(len(values), FRAMES_IN_A_BLOCK), *values.shape[1:])
-    group.create_dataset(name, data=values, compression="gzip", compression_opts=4, chunks=block)
-
-
 def read_group(group: Any, file: Path, seed: int | None = None, task: str | None = None) -> RecordedEpisode:
     """Reads the last attempt of a trajectory (``last_attempt``) from its group."""
     first = first_step(group)
     length = len(group["actions"])
     name = group.name.rpartition("/")[2]
     pictures, observations = {}, {}
-    for leaf, array in _arrays(group, "obs").items():
+    for leaf, array in arrays_below(group, "obs").items():
         if array.dtype == np.uint8 and array.ndim == 4:
-            place = array.name
-            opener = partial(_frames, file, place, first)
+            opener = partial(frames_of, file, array.name, first, None)
             pictures[leaf] = Frames(len(array) - first, tuple(array.shape[1:]), opener)
         else:
             observations[leaf] = array[first:]
     columns = {column: group[column][first:].reshape(-1) for column in _COLUMNS if column in group}
     columns |= {column: columns[column].astype(bool) for column in columns if column != "rewards"}
-    states = {leaf: array[first:] for leaf, array in _arrays(group, STATES).items()}
+    states = {leaf: array[first:] for leaf, array in arrays_below(group, STATES).items()}
     known_names = {"obs", "actions", STATES, *_COLUMNS}
     others = {
         leaf: array[first:]
         for other in group
         if other not in known_names
-        for leaf, array in _arrays(group, other, other).items()
+        for leaf, array in arrays_below(group, other, other).items()
         if array.dtype.kind in "biuf" and array.shape[:1] == (length,)
     }
     return RecordedEpisode(
         name, group["actions"][first:], observations, pictures, seed=seed, states=states or None, task=task,
         others=others, **columns,
     )  # fmt: skip
-
-
-def _arrays(group: Any, place: str, bare: str = STATE) -> dict[str, Any]:
-    """Returns the arrays at a place of a group by their names below it; one without a group has the name ``bare``."""
-    held = group.get(place)
-    if held is None:
-        return {}
-    if hasattr(held, "shape"):
-        return {bare: held}
-    arrays: dict[str, Any] = {}
-    held.visititems(lambda name, item: arrays.update({name: item}) if hasattr(item, "shape") else None)
-    return arrays
-
-
-def _frames(file: Path, place: str, first: int) -> Iterator[Array]:
-    """Reads pictures block by block."""
-    import h5py
-
-    with h5py.File(file) as held:
-        array = held[place]
-        for start in range(first, len(array), FRAMES_IN_A_BLOCK):
-            yield from array[start : start + FRAMES_IN_A_BLOCK]
 
 
 def first_step(group: Any) -> int:

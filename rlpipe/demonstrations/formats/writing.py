@@ -47,6 +47,7 @@ class DatasetWriter:
         Raises:
             ConfigError: the folder holds something else, or a dataset that began with other facts.
         """
+        form.check(info)
         self.folder, self._format, self._info, self._key = folder, form, info, key
         self._work = folder / UNFINISHED
         self._features: Features | None = None
