@@ -91,7 +91,8 @@ def collect(
 
             collection = rlpipe.collect(
                 path, out, count=count, format=data_format, policy=policy, best=best, first_seed=seeds, only=only,
-                rate=rate, overrides=overrides or [], local=local, ray_address=ray_address, progress=interruptible(update),
+                rate=rate, overrides=overrides or [], local=local, ray_address=ray_address,
+                progress=interruptible(update),
             )  # fmt: skip
     except KeyboardInterrupt:  # typer would end without a word
         console = Console(stderr=True, highlight=False, soft_wrap=True)
