@@ -245,6 +245,8 @@ def collect(
         rlpipe.errors.ConfigError: there is no such checkpoint, an option is wrong, or the folder holds something else.
         rlpipe.errors.RunError: not all episodes of a block had ended after ``evaluation.timeout``, or none succeeds.
     """
+    from dataclasses import replace
+
     from rlpipe.collection.baselines import acting_config
     from rlpipe.demonstrations.formats.registry import format_called
     from rlpipe.errors import ConfigError
@@ -270,9 +272,10 @@ def collect(
     info = collecting.dataset_info(config, label, only_successes=only is not None, rate=rate)
     with collecting.begun_dataset(Path(out), form, info, config) as writer:
         engine = _engine(acting.without_learner(), local, ray_address)
-        return collecting.collect(
+        collection = collecting.collect(
             acting, make_acting, engine, writer, progress or (lambda *_: None), only_successes=only is not None
         )
+    return replace(collection, losses=form.losses(info, collection.features))
 
 
 def load_policy(

@@ -78,7 +78,6 @@ def collect(
     continues a dataset after an interruption; the number of workers does not change it.
     """
     import rlpipe
-    from rlpipe.demonstrations.formats.registry import format_called
 
     ended = 0
     try:
@@ -101,10 +100,9 @@ def collect(
     successes = "" if collection.succeeded is None else f", of which {collection.succeeded:,} succeeded"
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]{collection.episodes:,} episodes[/] of {escape(policy or str(path))} in {escape(str(out))}")
-    lost = format_called(data_format, "--format").losses(collection.info, collection.features)
     print_rows({
         "format": data_format,
-        **({"left out": "\n                ".join(lost)} if lost else {}),
+        **({data_format: "\n                ".join(collection.losses)} if collection.losses else {}),
         "steps": f"{collection.steps:,}",
         "seeds": f"{collection.seeds[0]:,} to {collection.seeds[1]:,}",
         "run": f"{collection.tried:,} episodes{successes}",

@@ -414,10 +414,12 @@ def _attempt(group: Any, where: str, spec: SpaceSpec) -> tuple[int, Float32, Boo
     """
     actions = read_actions(group, where, spec)
     success = _success(group, where, len(actions))
-    outside = float(np.abs(actions - spec.clip(actions)).max(initial=0.0))
+    beyond = np.abs(actions - spec.clip(actions)).max(axis=1, initial=0.0)
+    outside = float(beyond.max(initial=0.0))
     if outside > ACTION_TOLERANCE:
+        row = int(np.argmax(beyond > ACTION_TOLERANCE))
         raise ConfigError(
-            f"demos: {where} has actions {outside:g} outside the simulator's bounds. Was it recorded with another "
+            f"demos: {where} has actions {outside:g} outside the simulator's bounds, first in row {row}. Was it recorded with another "
             "control mode, or without clipping its actions?"
         )
     first = first_step(group)

@@ -55,8 +55,8 @@ class Collection:
         seeds: first and last.
         tried: number of episodes that were run for it since it was begun or continued.
         succeeded: number of these that succeeded; None for a simulator that tells no success.
-        info: facts of the dataset.
-        features: of the dataset before it was put into its format.
+        features: of its episodes, before they were put into a format.
+        losses: what the format of the dataset cannot hold, each the end of a sentence that begins with its name.
     """
 
     episodes: int
@@ -64,8 +64,8 @@ class Collection:
     seeds: tuple[int, int]
     tried: int
     succeeded: int | None
-    info: DatasetInfo
     features: Features
+    losses: Sequence[str] = ()
 
 
 def dataset_info(config: Plan, policy: str, *, only_successes: bool, rate: float | None = None) -> DatasetInfo:
@@ -205,12 +205,12 @@ def collect(
         tell_notes(ready, faults)
     finally:
         engine.close()
-    stored = open_unfinished(writer.folder)
+    features = storing.features or open_unfinished(writer.folder).features
     writer.close()
     entries = writer.episodes
     return Collection(
         len(entries), sum(entry.length for entry in entries), (entries[0].seed or 0, entries[-1].seed or 0),
-        number - first, succeeded if ready.has_success else None, stored.info, stored.features,
+        number - first, succeeded if ready.has_success else None, features,
     )  # fmt: skip
 
 
@@ -242,22 +242,28 @@ def _next_number(writer: DatasetWriter, order: _Order) -> int:
 
 def _block_size(config: Plan, spec: SpaceSpec) -> int:
     """Returns the number of episodes that run before they are stored."""
-    slots = min(config.env.eval.total_num_envs, config.evaluation.episodes)
+    slots: int = min(config.env.eval.total_num_envs, config.evaluation.episodes)
     leaves = [(spec.observation_dim, "float32")] if spec.leaves is None else [
         (leaf.size, leaf.dtype) for leaf in spec.leaves.values()
     ]  # fmt: skip
     moment: int = sum(size * np.dtype(dtype).itemsize for size, dtype in leaves)
-    round_of_slots = slots * moment * (config.eval_facts.time_limit or MOST_STEPS)
-    return slots * max(1, min(EPISODES_OF_A_SLOT, MOST_BYTES // max(1, round_of_slots)))
+    round_of_slots: int = slots * moment * (config.eval_facts.time_limit or MOST_STEPS)
+    rounds: int = min(EPISODES_OF_A_SLOT, MOST_BYTES // max(1, round_of_slots))
+    return slots * max(1, rounds)
 
 
 class _Storing:
-    """Stores the episodes of a block while the next one runs."""
+    """Stores the episodes of a block while the next one runs.
+
+    Attributes:
+        features: of the episodes that were stored; None before the first.
+    """
 
     def __init__(self, writer: DatasetWriter, spec: SpaceSpec) -> None:
         self._writer, self._spec = writer, spec
         self._thread = ThreadPoolExecutor(1, "storing")
         self._block: Future[None] | None = None
+        self.features: Features | None = None
 
     def store(self, recordings: Sequence[Recording]) -> None:
         """Begins to store episodes, once those before are stored."""
@@ -266,7 +272,9 @@ class _Storing:
 
     def _store(self, recordings: Sequence[Recording]) -> None:
         for recording in recordings:
-            self._writer.add(recorded_episode(recording, self._spec, f"traj_{len(self._writer.episodes)}"))
+            episode = recorded_episode(recording, self._spec, f"traj_{len(self._writer.episodes)}")
+            self._writer.add(episode)
+            self.features = episode.features
 
     def _wait(self) -> None:
         if self._block is not None:
