@@ -15,15 +15,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
     from rlpipe.analysis.verification import Verification
+    from rlpipe.collection.actions import ActionSource
     from rlpipe.config.plan import Plan
+    from rlpipe.policies.base import Snapshot
     from rlpipe.run.checkpoint import Checkpoint
     from rlpipe.serving.runner import ActingPolicy
+    from rlpipe.training.collecting import Collection
     from rlpipe.training.engine import Engine
     from rlpipe.training.interruption import Interruption
     from rlpipe.training.recovery import TrainResult
     from rlpipe.training.until_decided import Decision, Side
+    from rlpipe.trajectory import SpaceSpec
 
-__all__ = ["evaluate", "evaluate_until_decided", "load_config", "load_policy", "train", "verify"]
+__all__ = ["collect", "evaluate", "evaluate_until_decided", "load_config", "load_policy", "train", "verify"]
 
 _QUIET = ("evaluation.replays=0", "evaluation.videos=0")
 """First overrides of an evaluation, which keeps nothing to watch unless it is asked to."""
@@ -201,6 +205,79 @@ def evaluate_until_decided(
     return replace(decision, reports=(reports[0], reports[1]))
 
 
+def collect(
+    source: str | Path,
+    out: str | Path,
+    *,
+    count: int = 200,
+    format: str = "maniskill",  # noqa: A002 - as the command calls it
+    policy: str | None = None,
+    best: bool = False,
+    first_seed: int = 0,
+    only: str | None = None,
+    rate: float | None = None,
+    overrides: Sequence[str] = (),
+    local: bool = False,
+    ray_address: str | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> Collection:
+    """Collects whole episodes of a policy into a dataset, in the order of their seeds.
+
+    They are what an evaluation with these seeds runs, in the simulator ``env.eval``. A dataset that is not finished is
+    continued; the number of workers does not change it.
+
+    Args:
+        source: checkpoint file or run directory, as for ``evaluate``; with ``policy``, run directory or configuration
+        out: folder of the dataset, which is new, or was begun by the same call
+        count: number of episodes
+        format: name of the format of the dataset
+        policy: policy to collect from instead of a checkpoint, as for ``evaluate``: ``random``, ``zero``, or one from
+            elsewhere
+        best: in a run directory, take the checkpoint with the best evaluation instead of the newest
+        first_seed: seed of the first episode; the others follow by one
+        only: ``successes`` leaves out episodes without success, and goes on until there are enough with; None keeps all
+        rate: steps a second, in Hz, for formats that need it; None for that of the simulator, where its options say it
+        overrides: ``key=value`` on the configuration it was trained with, or the one that is named
+        local: as for ``train``
+        ray_address: as for ``train``
+        progress: as for ``evaluate``
+    Raises:
+        rlpipe.errors.ConfigError: there is no such checkpoint, an option is wrong, or the folder holds something else.
+        rlpipe.errors.RunError: not all episodes of a block had ended after ``evaluation.timeout``, or none succeeds.
+    """
+    from dataclasses import replace
+
+    from rlpipe.collection.baselines import acting_config
+    from rlpipe.demonstrations.formats.registry import format_called
+    from rlpipe.errors import ConfigError
+    from rlpipe.policies.base import Snapshot
+    from rlpipe.run.checkpoint import subtree
+    from rlpipe.training import collecting
+
+    if only not in (None, "successes"):
+        raise ConfigError(f"--only is {only!r}; the only value is successes: leave it out to keep all episodes.")
+    if policy == "replay":
+        raise ConfigError("--policy is replay, which repeats demonstrations: rlpipe demos CONFIG --replay FILE does.")
+    form, path = format_called(format, "--format"), _named(source)
+    changes = [*_QUIET, *overrides, f"evaluation.episodes={count}", f"evaluation.first_seed={first_seed}"]
+    make_acting: Callable[[SpaceSpec], Snapshot | ActionSource]
+    if policy is None:
+        state, config = _checkpoint(path, best, changes)
+        snapshot = Snapshot(int(state.arrays["version"]), subtree("policy/", state.arrays))
+        label, acting, make_acting = collecting.checkpoint_label(state), config, lambda _: snapshot
+    else:
+        _, config, make_acting, digests = _settings_of_policy(path, policy, best, changes)
+        label, acting = collecting.policy_label(policy, digests), acting_config(config)
+    _check_machine(config, local, ray_address)
+    info = collecting.dataset_info(config, label, only_successes=only is not None, rate=rate)
+    with collecting.begun_dataset(Path(out), form, info, config) as writer:
+        engine = _engine(acting.without_learner(), local, ray_address)
+        collection = collecting.collect(
+            acting, make_acting, engine, writer, progress or (lambda *_: None), only_successes=only is not None
+        )
+    return replace(collection, losses=form.losses(info, collection.features))
+
+
 def load_policy(
     path: str | Path, *, best: bool = False, deterministic: bool | None = None, seed: int = 0
 ) -> ActingPolicy:
@@ -346,9 +423,27 @@ def _evaluate_source(
     from dataclasses import replace
 
     from rlpipe.analysis.evaluation_report import BASELINES, EVALUATIONS
+    from rlpipe.errors import command_line
+    from rlpipe.training import evaluation
+
+    run, config, make_source, digests = _settings_of_policy(source, policy, best, overrides)
+    _check_machine(config, local, ray_address)
+    report = evaluation.evaluate_source(
+        config, policy, make_source, lambda acting: _engine(acting.without_learner(), local, ray_address), progress
+    )
+    folder = Path(config.runner.logger.log_path, BASELINES) if run is None else run / EVALUATIONS
+    command = command_line("evaluate", source, "--policy", policy, *overrides[len(_QUIET) :], *["--local"] * local)
+    return replace(report, command=command, policy_sha256=digests).recorded(folder.resolve())
+
+
+def _settings_of_policy(
+    source: Path, policy: str, best: bool, overrides: Sequence[str]
+) -> tuple[Path | None, Plan, Callable[[SpaceSpec], ActionSource], dict[str, str]]:
+    """Reads the settings in which a baseline, or a policy from elsewhere, acts, as ``_settings`` does; returns what
+    makes it, and the digests of its files, as well."""
     from rlpipe.config.protocol import BASELINE_NAMES
     from rlpipe.demonstrations.checks import check_replay
-    from rlpipe.errors import ConfigError, command_line
+    from rlpipe.errors import ConfigError
     from rlpipe.serving.external.naming import digests_of, external_source
     from rlpipe.training import evaluation
     from rlpipe.training.verification import demonstrations_digest
@@ -360,16 +455,10 @@ def _evaluate_source(
     run, config = _settings(source, overrides)
     if policy == "replay":
         check_replay(config)
-    _check_machine(config, local, ray_address)
     is_baseline = policy in BASELINE_NAMES
     make_source = (evaluation.baseline_source if is_baseline else external_source)(config, policy)
     digests = (demonstrations_digest if is_baseline else digests_of)(config, policy)
-    report = evaluation.evaluate_source(
-        config, policy, make_source, lambda acting: _engine(acting.without_learner(), local, ray_address), progress
-    )
-    folder = Path(config.runner.logger.log_path, BASELINES) if run is None else run / EVALUATIONS
-    command = command_line("evaluate", source, "--policy", policy, *overrides[len(_QUIET) :], *["--local"] * local)
-    return replace(report, command=command, policy_sha256=digests).recorded(folder.resolve())
+    return run, config, make_source, digests
 
 
 def _settings(source: Path, overrides: Sequence[str]) -> tuple[Path | None, Plan]:

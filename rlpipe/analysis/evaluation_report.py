@@ -257,6 +257,15 @@ def sha256_of_file(path: Path) -> str | None:
         return None
 
 
+def sha256_of(path: Path) -> str | None:
+    """SHA-256 of a file, or of the names and digests of the files of a folder; None if a file was removed meanwhile."""
+    if not path.is_dir():
+        return sha256_of_file(path)
+    inside = sorted(file for file in path.rglob("*") if file.is_file())
+    digests = [(file.relative_to(path).as_posix(), sha256_of_file(file)) for file in inside]
+    return hashlib.sha256(repr(digests).encode()).hexdigest()
+
+
 def estimate(metric: Metric, episodes: Sequence[Episode]) -> Estimate | None:
     """Estimates a metric over episodes in any order; None if none of them has a value."""
     values = values_of(metric, episodes)

@@ -22,6 +22,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from rlpipe.cli import (
+    collect,
     compare,
     configs,
     curriculum,
@@ -85,14 +86,15 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    train.train, configs.configs, tasks.tasks, plugins.plugins, pretrain.pretrain, submit.submit, demos.demos,
-    evaluate.evaluate, verify.verify, replay.replay, compare.compare, diagnose.diagnose, doctor.doctor, sync.sync,
-    export.export, serve.serve, timeline.timeline, report.report, curriculum.curriculum, watch.watch, runs.runs,
-    resize.resize,
+    train.train, configs.configs, tasks.tasks, plugins.plugins, pretrain.pretrain, submit.submit,
+    evaluate.evaluate, collect.collect, verify.verify, replay.replay, compare.compare, diagnose.diagnose,
+    doctor.doctor, sync.sync, export.export, serve.serve, timeline.timeline, report.report, curriculum.curriculum,
+    watch.watch, runs.runs, resize.resize,
 )  # fmt: skip
 """In the order of the help."""
 for _command in _COMMANDS:
     app.command()(_command)
+app.add_typer(demos.commands, name="demos")
 app.add_typer(metrics.commands, name="metrics")
 
 

@@ -1,4 +1,4 @@
-"""``rlpipe demos TASK -n 200``, and ``rlpipe demos CONFIG --replay FILE.h5``"""
+"""``rlpipe demos TASK -n 200``, ``rlpipe demos CONFIG --replay FILE.h5``, ``rlpipe demos inspect`` and ``convert``"""
 
 from __future__ import annotations
 
@@ -6,19 +6,36 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from typer.core import TyperGroup
 
 from rlpipe.cli import arguments
 from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.errors import ConfigError, command_line
 
 
-def demos(
+class _Commands(TyperGroup):
+    """Commands of which ``make`` needs no name: ``rlpipe demos PickCube-v1``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = ["make", *args]
+        return super().parse_args(ctx, args)
+
+
+commands = typer.Typer(
+    cls=_Commands, help="Generate, record, inspect and convert demonstrations.", no_args_is_help=True,
+    rich_markup_mode="rich",
+)  # fmt: skip
+
+
+@commands.command()
+def make(
     task: Annotated[
         str,
         typer.Argument(help="ManiSkill task, or with --replay a configuration.", metavar="TASK|CONFIG"),
@@ -63,12 +80,74 @@ def demos(
     _plan(task, count, control_mode, out, seed_from, python or sys.executable)
 
 
+@commands.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="File or folder of demonstrations.", parser=arguments.path)],
+    config: Annotated[str | None, typer.Argument(help="Configuration that would learn from them.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes of the configuration.", metavar="[key=value]...")
+    ] = None,
+) -> None:
+    """Show the episodes, features and ranges of demonstrations, and how they fit a task.
+
+    All formats that demos= takes are known by what is inside: ManiSkill's, LeRobotDataset v3.0 and v2.1, robomimic's
+    and Minari's.
+    """
+    from rlpipe.config.loading import load_config
+    from rlpipe.demonstrations.formats.inspection import fit_of, inspected
+    from rlpipe.demonstrations.formats.registry import open_dataset
+
+    dataset = open_dataset(path, "PATH")
+    with progress_bar("reading", len(dataset.episodes)) as show:
+        found = inspected(dataset, lambda done: show("reading", done, len(dataset.episodes)))
+    _print_summary(len(dataset.episodes), dataset.info.task or "an unnamed task", path, found.rows(dataset))
+    if config is not None:
+        plan = load_config(config, overrides or [])
+        print_rows(fit_of(dataset, found, plan))
+
+
+@commands.command()
+def convert(
+    path: Annotated[Path, typer.Argument(help="File or folder of demonstrations.", parser=arguments.path)],
+    to: Annotated[
+        str, typer.Option(help="Format: maniskill, lerobot, lerobot-v2.1, robomimic or minari.", metavar="FORMAT")
+    ],
+    out: Annotated[Path, typer.Option(parser=arguments.path, help="Folder to write; new or empty.", metavar="DIR")],
+    rate: Annotated[
+        float | None, typer.Option(help="Steps a second, where the dataset does not say it.", metavar="HZ")
+    ] = None,
+) -> None:
+    """Write demonstrations in another format, and name what it cannot hold.
+
+    A conversion that is interrupted goes on where it was.
+    """
+    from dataclasses import replace
+
+    from rlpipe.demonstrations.formats.registry import format_called, open_dataset
+    from rlpipe.demonstrations.formats.writing import DatasetWriter
+
+    form, dataset = format_called(to, "--to"), open_dataset(path, "PATH")
+    info = dataset.info if rate is None else replace(dataset.info, rate=rate)
+    total = len(dataset.episodes)
+    with progress_bar("converting", total) as show, DatasetWriter(out, form, info) as writer:
+        for number in range(len(writer.episodes), total):
+            writer.add(dataset.read(number))
+            show("converting", number + 1, total)
+    lost = form.losses(info, dataset.features)
+    _print_summary(total, info.task or "an unnamed task", out, {
+        "format": to,
+        "steps": f"{sum(entry.length for entry in dataset.episodes):,}",
+        **({f"{to}": "\n                ".join(lost)} if lost else {"kept": "everything"}),
+        "use": command_line("demos", "inspect", str(out)),
+    })  # fmt: skip
+
+
 def _plan(task: str, count: int, control_mode: str, out: Path, first_seed: int, python: str) -> None:
     """Makes demonstrations with the motion planner."""
     from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, make_demonstrations
     from rlpipe.demonstrations.planner_process import PlannerError
 
-    with _progress("starting", count) as show:
+    with progress_bar("starting", count) as show:
         try:
             recording = make_demonstrations(
                 task, count, control_mode, out, python=python, first_seed=first_seed, progress=show
@@ -96,7 +175,7 @@ def _replay(name: str, overrides: list[str], replay: Path) -> None:
         raise ConfigError(
             f"demos is {config.demos}: name the file to write, such as demos=demonstrations/{source.name}"
         )
-    with _progress("replaying", None) as show:
+    with progress_bar("replaying", None) as show:
         recording = replay_demonstrations(
             str(source), config, Path(config.demos), lambda done, total: show("replaying", done, total)
         )
@@ -115,7 +194,7 @@ def _replay(name: str, overrides: list[str], replay: Path) -> None:
 
 
 @contextmanager
-def _progress(description: str, total: int | None) -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(description: str, total: int | None) -> Iterator[Callable[[str, int, int], None]]:
     """Shows a bar on stderr. Yields what updates its description, the number done, and the total."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True, highlight=False), transient=True) as progress:
@@ -126,6 +205,12 @@ def _progress(description: str, total: int | None) -> Iterator[Callable[[str, in
 def _print_summary(count: int, task: str, file: Path, rows: Mapping[str, str]) -> None:
     """Prints how many demonstrations a file holds, and a labelled row for each thing to know of them."""
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{count} demonstrations[/] of {task} in {escape(str(file))}")
+    console.print(f"[bold]{count} demonstrations[/] of {escape(task)} in {escape(str(file))}")
+    print_rows(rows)
+
+
+def print_rows(rows: Mapping[str, str]) -> None:
+    """Prints a labelled row for each thing to know."""
+    console = Console(highlight=False, soft_wrap=True)
     for label, text in rows.items():
         console.print(f"  [dim]{label:<14}[/]{escape(text)}")

@@ -21,7 +21,7 @@ from rlpipe.collection.actions import ActionSource, RunningEpisode
 from rlpipe.collection.commitments import EpisodeCommitments
 from rlpipe.collection.decisions import Chunks, Outcome, reset, single_action, take
 from rlpipe.collection.episodes import EpisodeTracker
-from rlpipe.collection.recorder import Recorder
+from rlpipe.collection.recorder import Recorder, WholeRecorder
 from rlpipe.collection.seeds import EpisodeKey, episode_keys, seeds_of_slots, task_of_slot
 from rlpipe.config.schema import Config
 from rlpipe.envs.base import Step
@@ -77,7 +77,7 @@ class Evaluator:
         self._queues: list[deque[int]] = []
         self._running: dict[int, RunningEpisode] = {}  # by slot
         self._simulator: Any = None
-        self._recorder: Recorder | None = None
+        self._recorder: Recorder | WholeRecorder | None = None
         if len(share):
             of_slots = [task_of_slot(slot, tasks) for slot in share]
             allotment = evaluation_allotment(config.env.eval, config.env.train, of_slots)
@@ -130,6 +130,7 @@ class Evaluator:
         *,
         config: Config | None = None,
         only: Collection[EpisodeKey] | None = None,
+        whole: bool = False,
     ) -> MetricWindow:
         """Runs this worker's episodes to their end, or until ``time.monotonic`` reaches the deadline.
 
@@ -139,7 +140,8 @@ class Evaluator:
             watch: is told of the progress, and can end the evaluation
             deadline: value of ``time.monotonic`` at which it ends in any case
             config: configuration of the policy, where it is not that of the run: its chunks and the seed of its noise
-            only: episodes to run of those that the configuration asks for; None for all
+            only: episodes to run in place of those that the configuration asks for; None for these
+            whole: record all steps of all episodes
         Returns:
             A window with the ``eval/`` metrics and the episodes; if the evaluation was cut short, without them, because
             the episodes that had ended would favour short ones.
@@ -155,7 +157,7 @@ class Evaluator:
             self._queues = [deque(seeds) for seeds in self._seeds]
             self._running = {}
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs)
-            self._recorder = recorder = Recorder(simulator, self._protocol.replays)
+            self._recorder = recorder = self._make_recorder(whole)
             commitments = EpisodeCommitments()
             observations, beginnings = reset(simulator, [self._noise_seed, *next(filter(None, self._seeds))[:1]])
             tracker.begin(beginnings)
@@ -182,6 +184,11 @@ class Evaluator:
             recorder.add_to(window, f"rollout-{self._rank}")
         m.EVAL.observe(window, window.eval_episodes)
         return window
+
+    def _make_recorder(self, whole: bool) -> Recorder | WholeRecorder:
+        if whole:
+            return WholeRecorder(self._simulator, states=self._config.eval_facts.states)
+        return Recorder(self._simulator, self._protocol.replays)
 
     def _committed(
         self, ended: Sequence[Episode], step: Step, action: NDArray[Any], commitments: EpisodeCommitments

@@ -122,13 +122,18 @@ class WorkerHost:
         return *batches, self._together(windows)
 
     def evaluate(
-        self, ranks: Sequence[int], acting: Any, watch: Watch | None = None, only: Collection[EpisodeKey] | None = None
+        self,
+        ranks: Sequence[int],
+        acting: Any,
+        watch: Watch | None = None,
+        only: Collection[EpisodeKey] | None = None,
+        whole: bool = False,
     ) -> MetricWindow:
         """Runs the shares of an evaluation of some ranks; see ``RolloutWorker.evaluate``."""
         windows: list[MetricWindow] = []
         for rank in ranks:
             with self._turn(rank):
-                windows.append(self._workers[rank].evaluate(acting, watch, only))
+                windows.append(self._workers[rank].evaluate(acting, watch, only, whole))
             if windows[-1].cut_short:
                 break
         return self._together(windows)

@@ -1,6 +1,7 @@
-"""Records evaluation episodes, and keeps those that are worth a look. It draws no random number and changes no other.
+"""Records evaluation episodes: those that are worth a look, or all of them with everything that was observed.
 
-Which episodes are worth keeping is known only at their end, so each running one is recorded.
+It draws no random number and changes no other. Which episodes are worth a look is known only at their end, so each
+running one is recorded.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.envs.base import Beginning, Simulator, Step
-from rlpipe.errors import how_it_failed
+from rlpipe.errors import SimulatorError, how_it_failed
 from rlpipe.metrics import MetricWindow
-from rlpipe.trajectory import Episode, Float32, Observations, Replay, Scene
+from rlpipe.trajectory import Episode, Float32, Observations, Recording, Replay, Scene, State
 from rlpipe.trajectory.replay import worth_keeping
 from rlpipe.trajectory.tree import named_leaves
 
@@ -144,6 +145,86 @@ class Recorder:
         window.scenes.update({key: scene for key, scene in self._scenes.items() if key in used})
         if self._problem:
             window.faults.append(f"{name}: replays show no bodies, because the simulator {self._problem}.")
+
+
+@dataclass
+class _Whole:
+    """Episode that a slot is running: an entry for each step, and in observations and states one for the start."""
+
+    observations: dict[str, list[NDArray[Any]]]
+    states: list[State] = field(default_factory=list)
+    actions: list[NDArray[Any]] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    success: list[bool] = field(default_factory=list)
+
+
+class WholeRecorder:
+    """Records all episodes of one evaluation on one worker, with all leaves and states."""
+
+    def __init__(self, simulator: Simulator, *, states: bool) -> None:
+        """Has recorded nothing.
+
+        Args:
+            simulator: whose episodes are recorded
+            states: True if it can begin an episode in a state, so that states are recorded
+        """
+        self._simulator = simulator
+        self._has_states = states
+        self._running: dict[int, _Whole] = {}  # by slot
+        self._ended: list[Recording] = []
+
+    def begin(self, beginnings: Mapping[int, Beginning], observations: Observations) -> None:
+        """See ``Recorder.begin``."""
+        leaves = named_leaves(observations)
+        for n in beginnings:
+            self._running[n] = _Whole({name: [np.array(leaf[n])] for name, leaf in leaves.items()})
+            self._add_state(n)
+
+    def note_end(self, n: int) -> None:
+        """Records the state of a slot after its last step, before it is reset."""
+        if n in self._running:
+            self._add_state(n)
+
+    def step(self, step: Step, actions: NDArray[Any], ended: Mapping[int, Episode]) -> None:
+        """See ``Recorder.step``."""
+        leaves = named_leaves(step.successors)
+        for n in np.flatnonzero(step.valid).tolist():
+            running = self._running[n]
+            running.actions.append(np.array(actions[n]))  # a view would hold the whole array
+            running.rewards.append(float(step.rewards[n]))
+            if step.success is not None:
+                running.success.append(bool(step.success[n]))
+            for name, leaf in leaves.items():
+                running.observations[name].append(np.array(leaf[n]))
+            if n in ended:
+                self._ended.append(_recording(self._running.pop(n), ended[n]))
+            else:
+                self._add_state(n)
+        self.begin(step.beginnings, step.observations)
+
+    def _add_state(self, n: int) -> None:
+        if self._has_states:
+            try:
+                self._running[n].states.append(self._simulator.state(n))
+            except BaseException as error:
+                raise SimulatorError.of(error, "telling its state") from error
+
+    def add_to(self, window: MetricWindow, name: str) -> None:  # noqa: ARG002 - as of every recorder
+        """Adds the episodes to a window."""
+        window.recordings += self._ended
+
+
+def _recording(running: _Whole, episode: Episode) -> Recording:
+    """Stacks the steps of an episode that has ended."""
+    states = running.states
+    return Recording(
+        episode,
+        np.array(running.rewards, dtype=np.float64),
+        np.array(running.success, dtype=bool) if running.success else None,
+        np.stack(running.actions),
+        {name: np.stack(rows) for name, rows in running.observations.items()},
+        {name: np.stack([state[name] for state in states]) for name in states[0]} if states else None,
+    )
 
 
 def _vectors(observations: Observations) -> list[tuple[str, NDArray[Any]]]:

@@ -401,6 +401,7 @@ class RolloutWorker:
         acting: Snapshot | ActionSource | CheckpointPolicy,
         watch: Watch | None = None,
         only: Collection[EpisodeKey] | None = None,
+        whole: bool = False,
     ) -> MetricWindow:
         """Runs this worker's share of an evaluation, for ``evaluation.timeout`` at the longest.
 
@@ -409,13 +410,14 @@ class RolloutWorker:
         Args:
             acting: weights to act with, or what acts in place of this worker's policy
             watch: is told of the progress, and can end the evaluation
-            only: episodes to run of those that the configuration asks for; None for all
+            only: episodes to run in place of those that the configuration asks for; None for these
+            whole: record all steps of all episodes
         """
         deadline = time.monotonic() + self._config.evaluation.timeout
 
         def attempt() -> MetricWindow:
             with foreign_code(simulator_name(self._stages[0].config.env.eval)):
-                return self._evaluate(acting, watch, deadline, only)
+                return self._evaluate(acting, watch, deadline, only, whole)
 
         def drop() -> None:
             if self._evaluator is not None:
@@ -432,6 +434,7 @@ class RolloutWorker:
         watch: Watch | None,
         deadline: float,
         only: Collection[EpisodeKey] | None,
+        whole: bool,
     ) -> MetricWindow:
         began = time.perf_counter()
         if self._evaluator is None:
@@ -442,7 +445,7 @@ class RolloutWorker:
         loaded = time.perf_counter()
         config = acting.config if isinstance(acting, CheckpointPolicy) else None
         try:
-            window = self._evaluator.evaluate(source, version, watch, deadline, config=config, only=only)
+            window = self._evaluator.evaluate(source, version, watch, deadline, config=config, only=only, whole=whole)
         finally:
             source.close()
         if window.eval_episodes:

@@ -239,6 +239,8 @@ def _check_tasks(config: Config) -> None:
 def _check_curriculum(config: Config, facts: Any) -> None:
     """Checks that the simulator can begin episodes as the curriculum chooses, and that one learner follows it."""
     curriculum, name = config.curriculum_class, config.curriculum.name
+    if config.demo_leaves and config.demos is None:
+        raise ConfigError("demo_leaves names observations of demonstrations, but there are none: demos=PATH")
     if config.num_demos is not None and config.demos is None:
         raise ConfigError(f"num_demos is {config.num_demos}, but there are no demonstrations: demos=FILE.h5")
     if not curriculum.chooses:

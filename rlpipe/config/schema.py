@@ -374,9 +374,14 @@ class Config:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     stages: tuple[StageConfig, ...] = ()
     demos: str | None = option(None, checks=(check_path,), unit="file", affects=_METHOD)
-    """Demonstrations (docs/demonstrations.md): ManiSkill's trajectory file (HDF5, with its JSON beside it). Only for an
-    algorithm that learns from them, or a curriculum that begins episodes in their course. A path below ``configs/``
-    that does not exist in the working directory is looked up among the shipped files."""
+    """Demonstrations (docs/demonstrations.md): ManiSkill's trajectory file (HDF5, with its JSON beside it), a
+    LeRobotDataset v3.0 or v2.1, or a dataset of robomimic or Minari. Only for an algorithm that learns from them, or a
+    curriculum that begins episodes in their course. A path below ``configs/`` that does not exist in the working
+    directory is looked up among the shipped files."""
+    demo_leaves: dict[str, str] = option({}, affects=_METHOD)
+    """Names of the demonstrations' observations by those of the task's, such as ``{rgb: front}``; ``a + b`` joins two
+    to one vector. The others are guessed; ``rlpipe demos inspect PATH CONFIG`` shows them. ManiSkill's files have the
+    names of the task."""
     num_demos: int | None = option(None, least=1, unit="demonstrations", affects=_METHOD)
     """Number of these demonstrations to use, drawn by ``runner.seed``; None for all."""
 

@@ -48,6 +48,7 @@ def build(tree: DictConfig, schema: type[C]) -> C:
     sections |= {key: _plugin(key, _mapping(values, key) or {"name": name}) for key, name in DEFAULT_NAMES.items()}
     return schema(
         demos=_demonstrations(values.get("demos")),
+        demo_leaves=_fitted(dict[str, str], values.get("demo_leaves") or {}, "demo_leaves"),
         num_demos=_fitted(int | None, values.get("num_demos"), "num_demos"),
         stages=_stage_configs(values.get("stages") or []),
         **sections,

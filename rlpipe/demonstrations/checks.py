@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rlpipe.config.plan import Plan
 from rlpipe.demonstrations import dataset
-from rlpipe.demonstrations.recording import contents
 from rlpipe.errors import ConfigError
 
 
@@ -50,7 +49,7 @@ def check_replay(config: Plan) -> None:
 
 def demonstration_notes(config: Plan) -> tuple[str, ...]:
     """Returns what a user should know of the files of demonstrations that a run reads, in sentences."""
-    return () if config.demos is None else contents(config.demos).notes(config.demos)
+    return () if config.demos is None else dataset.notes(config.demos)
 
 
 def _check_drawn(config: Plan, demos: str) -> None:

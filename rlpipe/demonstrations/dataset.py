@@ -1,8 +1,7 @@
-"""Reads demonstrations from ManiSkill's trajectory files (HDF5 with a JSON beside it), and checks that they fit a task.
+"""Reads demonstrations of any format for training, and checks that they fit a task.
 
-The format is that of ``mani_skill.trajectory``: one group per trajectory with ``obs`` [L + 1, D], ``actions`` [L, A],
-``success`` [L] and perhaps ``rewards`` [L]. Where observations are a tree, ``obs`` is a group with an array
-[L + 1, ...] for each leaf. The JSON names the task and how its simulator was made.
+All of them come as groups of ManiSkill's layout (``formats.maniskill``): ``obs`` [L + 1, D], or an array [L + 1, ...]
+for each leaf; ``actions`` [L, A]; ``success`` [L]; and perhaps ``rewards`` [L].
 """
 
 from __future__ import annotations
@@ -16,6 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe import files
+from rlpipe.demonstrations.formats import maniskill
+from rlpipe.demonstrations.formats.episode import STATE, Dataset, RecordedEpisode
+from rlpipe.demonstrations.formats.fitting import as_group, steps_as_group
+from rlpipe.demonstrations.formats.maniskill import STATES, first_step
+from rlpipe.demonstrations.formats.registry import format_of
+from rlpipe.demonstrations.formats.writing import is_unfinished, open_unfinished
 from rlpipe.demonstrations.layouts import folder_is
 from rlpipe.demonstrations.recording import MATCHED, contents, in_order, opened, readable, sidecar
 from rlpipe.errors import ConfigError, command_line
@@ -27,8 +32,6 @@ T = TypeVar("T")
 
 ACTION_TOLERANCE = 1e-4
 """Distance by which rounding may put a recorded action outside its bounds, in the simulator's unit."""
-STATES = "env_states"
-"""Group of a trajectory that holds the states, as in ManiSkill's files."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def check(path: str, task: Any) -> None:
         ConfigError: the file does not exist, or is for another task, control mode or observation mode.
     """
     check_actions(path, task)
-    options: Mapping[str, Any] = sidecar(path)["env_info"]["env_kwargs"]
+    _, options = _simulator(path)
     for key in SEEN:
         value = getattr(task, key, options.get(key))  # a simulator without the option cannot contradict it
         if key in options and value != options[key] and (key == "obs_mode" or getattr(task, "has_cameras", False)):
@@ -116,18 +119,49 @@ def check_actions(path: str, task: Any, key: str = "demos", section: str = "env.
     """
     require("h5py", "maniskill", key)
     kind = files.kind_of(Path(path))
+    if kind and other_format(path, key) is not None:
+        _check_recorded(*_simulator(path), path, task, key, section)
+        return
     if kind != "file":
         instead = folder_is(Path(path)) if kind else "there is no such file: name one of ManiSkill's HDF5 files."
         makes = not kind and key == "demos" and getattr(task, "has_cameras", False)
         advice = " Make it: rlpipe demos CONFIG --replay FILE.h5." if makes else ""
         raise ConfigError(f"{key} is {path}, but {instead}{advice}")
     contents(path, key)
-    simulator = sidecar(path)["env_info"]
-    recorded = {"id": simulator["env_id"], "control_mode": simulator["env_kwargs"].get("control_mode")}
+    _check_recorded(*_simulator(path), path, task, key, section)
+
+
+def _check_recorded(
+    task_id: str | None, options: Mapping[str, Any], path: str, task: Any, key: str, section: str
+) -> None:
+    """Checks that demonstrations were made with the task and the control mode of a simulator, where they say them."""
+    recorded = {"id": task_id, "control_mode": options.get("control_mode")}
     for name, before in recorded.items():
         value = getattr(task, name, before)
         if before is not None and value != before and not (name == "id" and _same_task(before, value)):
             raise ConfigError(f"{key}: {path} was made with {name} {before}, but {section}.{name} is {value}.")
+
+
+def other_format(path: str, key: str = "demos") -> Dataset | None:
+    """Opens demonstrations that are of another format than ManiSkill's, or in a folder; None if they are neither.
+
+    Raises:
+        ConfigError: they are incomplete, or of a version that is not read.
+    """
+    place = Path(path)
+    if is_unfinished(place):
+        return open_unfinished(place, key)
+    form = format_of(place, key)
+    return None if form is None or (form.NAME == maniskill.NAME and place.is_file()) else form.open_dataset(place, key)
+
+
+def _simulator(path: str) -> tuple[str | None, Mapping[str, Any]]:
+    """Returns the task of demonstrations and the options of its simulator, as far as they say them."""
+    if (dataset := other_format(path)) is not None:
+        return (None if dataset.format == "robomimic" else dataset.info.task), dataset.info.options
+    simulator = sidecar(path)["env_info"]
+    options: Any = simulator["env_kwargs"]
+    return simulator["env_id"], options
 
 
 def _same_task(recorded: str, configured: object) -> bool:
@@ -140,6 +174,11 @@ def _same_task(recorded: str, configured: object) -> bool:
 def check_states(path: str, curriculum: str) -> None:
     """Checks that a file that has passed ``check`` says the seeds of its episodes, so that others can begin in the
     course of its demonstrations."""
+    if (dataset := other_format(path)) is not None and not dataset.features.states:
+        raise ConfigError(
+            f"curriculum.name is {curriculum}, whose episodes begin in the course of demonstrations, but {path} has no "
+            "states of the simulator: make demonstrations with rlpipe demos."
+        )
     if not seeds(path):
         raise ConfigError(
             f"curriculum.name is {curriculum}, whose episodes begin in the course of demonstrations, but the JSON "
@@ -149,34 +188,57 @@ def check_states(path: str, curriculum: str) -> None:
 
 def check_count(path: str, count: int) -> None:
     """Checks that a file that has passed ``check_actions`` holds enough trajectories, whether or not they succeed."""
-    available = len(contents(path).names)
+    dataset = other_format(path)
+    available = len(contents(path).names) if dataset is None else len(dataset.episodes)
     if count > available:
         raise ConfigError(f"num_demos is {count}, but {path} has only {available} demonstrations.")
 
 
 def seeds(path: str) -> set[int]:
     """Seeds of the episodes in a file that has passed ``check``, where they are known."""
+    if (dataset := other_format(path)) is not None:
+        return {entry.seed for entry in dataset.episodes if entry.seed is not None}
     held = contents(path)
     return {*held.seeds.values(), *held.seeds_without_id}
 
 
-def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: int = 0) -> Demonstrations:
+def notes(path: str) -> tuple[str, ...]:
+    """Returns what a user should know of demonstrations that have passed ``check``, in sentences."""
+    if (dataset := other_format(path)) is None:
+        return contents(path).notes(path)
+    sentences = []
+    if dataset.version == "unfinished":
+        sentences.append(f"{path} is not finished: its {len(dataset.episodes)} episodes are used.")
+    if "success" not in dataset.features.columns:
+        sentences.append(f"{path} records no success: every episode counts as one that succeeds with its last step.")
+    return tuple(sentences)
+
+
+def load(
+    path: str,
+    task: Any,
+    spec: SpaceSpec,
+    count: int | None = None,
+    seed: int = 0,
+    leaves: Mapping[str, str] | None = None,
+) -> Demonstrations:
     """Reads the successful trajectories, each up to where the task ends it.
 
     With sparse reward, the reward is the success; otherwise it is the recorded reward. It is also the recorded one of a
     simulator without reward modes, whose files name none.
 
     Args:
-        path: of the HDF5 file.
+        path: of the file or folder.
         task: configuration of the simulator.
         spec: of the simulator.
         count: number of trajectories to draw; None for all.
         seed: decides which are drawn.
+        leaves: names of the dataset's observations by those of the task's; the others are guessed.
     Raises:
         ConfigError: the file is damaged, is not for this task, or holds no success, or too few.
     """
     check(path, task)
-    recorded = sidecar(path)["env_info"]["env_kwargs"].get("reward_mode")
+    recorded = _simulator(path)[1].get("reward_mode")
     reward_mode = getattr(task, "reward_mode", "sparse" if recorded else None)
     if reward_mode not in ("sparse", recorded):
         raise ConfigError(
@@ -188,16 +250,24 @@ def load(path: str, task: Any, spec: SpaceSpec, count: int | None = None, seed: 
         trajectory = _trajectory(group, where, spec, reward_mode, task.ignore_terminations)
         if trajectory is None:
             return None
-        return trajectory, (group.name.rpartition("/")[2], _states(group, len(trajectory[1])))
+        return trajectory, (where.rpartition(": ")[2], _states(group, len(trajectory[1])))
 
-    successful = _successful(path, read)
+    def arranged(episode: RecordedEpisode, where: str) -> Mapping[str, Any]:
+        return as_group(episode, spec, leaves or {}, where, keeps_last=not task.ignore_terminations)
+
+    successful = _successful(path, read, arranged)
     drawn = _drawn(successful, count, seed, path)
     columns = [joined(column) for column in zip(*(trajectory for trajectory, _ in drawn), strict=True)]
     numbers = np.repeat(np.arange(len(drawn)), [len(trajectory[0]) for trajectory, _ in drawn])
     names, states = zip(*(label for _, label in drawn), strict=True)
-    by_name = contents(path).seeds
+    by_name = _seeds_by_name(path)
     seeds = tuple(by_name.get(name) for name in names)
     return Demonstrations(*columns, numbers, names, seeds, states)  # type: ignore[call-arg]
+
+
+def _seeds_by_name(path: str) -> Mapping[str, int | None]:
+    dataset = other_format(path)
+    return contents(path).seeds if dataset is None else {entry.name: entry.seed for entry in dataset.episodes}
 
 
 def load_actions(path: str, spec: SpaceSpec, count: int | None = None, seed: int = 0) -> list[Float32]:
@@ -208,21 +278,30 @@ def load_actions(path: str, spec: SpaceSpec, count: int | None = None, seed: int
         _, actions, success = _attempt(group, where, spec)
         return spec.clip(actions) if success.any() else None
 
-    return _drawn(_successful(path, read), count, seed, path)
+    return _drawn(_successful(path, read, lambda episode, _: steps_as_group(episode)), count, seed, path)
 
 
-def _successful(path: str, read: Callable[[Any, str], T | None]) -> list[T]:
-    """Reads the successful trajectories of a file in turn.
+def _successful(
+    path: str, read: Callable[[Any, str], T | None], arranged: Callable[[RecordedEpisode, str], Mapping[str, Any]]
+) -> list[T]:
+    """Reads the successful trajectories of a dataset in turn.
 
     Args:
-        path: of the HDF5 file.
+        path: of the file or folder.
         read: reads the group of one trajectory, given where it is, for errors; None if it never succeeds.
+        arranged: arranges an episode of another format as such a group, likewise.
     """
     trajectories: list[T | None] = []
-    with opened(path) as file:
-        for name in in_order(file):
-            with readable(f"demos: {path}: {name}"):
-                trajectories.append(read(file[name], f"{path}: {name}"))
+    if (dataset := other_format(path)) is not None:
+        for number, entry in enumerate(dataset.episodes):
+            episode, where = dataset.read(number), f"{path}: {entry.name}"
+            episode.check()
+            trajectories.append(read(arranged(episode, where), where))
+    else:
+        with opened(path) as file:
+            for name in in_order(file):
+                with readable(f"demos: {path}: {name}"):
+                    trajectories.append(read(file[name], f"{path}: {name}"))
     successful = [trajectory for trajectory in trajectories if trajectory is not None]
     if not successful:
         raise ConfigError(f"demos: none of the {len(trajectories)} trajectories in {path} succeeds.")
@@ -244,6 +323,8 @@ def _states(group: Any, steps: int) -> State | None:
     """Reads the states of a trajectory up to its end, [steps + 1, ...] by name; None if it has none."""
     if STATES not in group:
         return None
+    if isinstance(group, dict):  # of an episode of another format
+        return {name: values[: steps + 1] for name, values in group[STATES].items()}
     states: dict[str, NDArray[Any]] = {}
     first = first_step(group)
 
@@ -253,14 +334,6 @@ def _states(group: Any, steps: int) -> State | None:
 
     group[STATES].visititems(read)
     return states
-
-
-def first_step(group: Any) -> int:
-    """Returns the first step of the last attempt in a trajectory; see ``last_attempt``."""
-    if "terminated" not in group or "success" not in group:
-        return 0
-    failure = group["fail"][:].astype(bool) if "fail" in group else None
-    return last_attempt(group["success"][:].astype(bool), group["terminated"][:].astype(bool), failure)
 
 
 def _numbers(group: Any, name: str, where: str) -> NDArray[Any]:
@@ -312,6 +385,8 @@ def _observations(group: Any, where: str, spec: SpaceSpec) -> Observations:
     held = group.get("obs")
     names = list(held) if held is not None and not hasattr(held, "shape") else None
     file = where.partition(": ")[0]
+    if names is None and spec.leaves is not None and set(spec.leaves) == {STATE}:
+        held, names = {STATE: held}, [STATE]
     if spec.leaves is None:
         if held is None or names is not None:
             raise ConfigError(f"demos: {where} holds no state observations, obs [L + 1, D]. {remedy(file)}")
@@ -339,10 +414,12 @@ def _attempt(group: Any, where: str, spec: SpaceSpec) -> tuple[int, Float32, Boo
     """
     actions = read_actions(group, where, spec)
     success = _success(group, where, len(actions))
-    outside = float(np.abs(actions - spec.clip(actions)).max(initial=0.0))
+    beyond = np.abs(actions - spec.clip(actions)).max(axis=1, initial=0.0)
+    outside = float(beyond.max(initial=0.0))
     if outside > ACTION_TOLERANCE:
+        row = int(np.argmax(beyond > ACTION_TOLERANCE))
         raise ConfigError(
-            f"demos: {where} has actions {outside:g} outside the simulator's bounds. Was it recorded with another "
+            f"demos: {where} has actions {outside:g} outside the simulator's bounds, first in row {row}. Was it recorded with another "
             "control mode, or without clipping its actions?"
         )
     first = first_step(group)
@@ -390,19 +467,3 @@ def _rewards(group: Any, where: str, count: int) -> Float32:
             f"{_again(where.partition(': ')[0])}"
         )
     return rewards.reshape(count).astype(np.float32)
-
-
-def last_attempt(success: Bool, terminated: Bool, failure: Bool | None = None) -> int:
-    """First step of the last attempt in a trajectory.
-
-    When ``replay_trajectory`` fails to convert a trajectory, ManiSkill 3.0.1 leaves its steps in front of the next one.
-    At the seam it writes ``terminated`` without a success or a failure, which no task does.
-
-    Args:
-        success: [L] bool of each step.
-        terminated: [L] bool of each step.
-        failure: [L] bool of each step; None for a task without a notion of failure.
-    """
-    seams = terminated & ~success if failure is None else terminated & ~success & ~failure
-    (steps,) = np.nonzero(seams[:-1])
-    return int(steps[-1]) + 1 if len(steps) else 0

@@ -50,8 +50,8 @@ def check_file(path: Path, key: str) -> None:
 
 
 _FOLDERS: Mapping[str, tuple[str, ...]] = {
-    f"a dataset of LeRobot. {CONVERT}": ("meta/info.json",),
-    f"a dataset of Minari. {CONVERT}": ("data/main_data.hdf5", "main_data.hdf5"),
+    "a dataset of LeRobot whose meta/info.json is damaged: copy it again.": ("meta/info.json",),
+    "a dataset of Minari that is damaged: copy it again.": ("data/main_data.hdf5", "main_data.hdf5"),
     f"a Zarr store, such as Diffusion Policy's. {WRITE}": (".zgroup", "zarr.json", ".zattrs"),
     f"a dataset of TensorFlow (RLDS). {WRITE}": ("dataset_info.json", "features.json", "*.tfrecord*"),
 }
@@ -68,16 +68,6 @@ def folder_is(folder: Path) -> str:
     return f"that is a directory: name one of ManiSkill's HDF5 files{of_it}."
 
 
-def _is_robomimic(file: Any) -> bool:
-    held = file.get("data")
-    return hasattr(held, "keys") and ("env_args" in held.attrs or any(name.startswith("demo") for name in held))
-
-
-def _is_minari(file: Any) -> bool:
-    groups = (file.get(name) for name in list(file)[:1])
-    return any(hasattr(group, "keys") and "observations" in group and "obs" not in group for group in groups)
-
-
 def _is_d4rl(file: Any) -> bool:
     return all(hasattr(file.get(name), "shape") for name in ("observations", "actions"))
 
@@ -87,8 +77,6 @@ def _is_one_episode(file: Any) -> bool:
 
 
 _LAYOUTS: Mapping[str, Callable[[Any], bool]] = {
-    f"robomimic's layout (also of robosuite, LIBERO, MimicGen and Isaac Lab), data/demo_N. {CONVERT}": _is_robomimic,
-    f"Minari's layout, episode_N/observations. {CONVERT}": _is_minari,
     f"D4RL's layout, all steps in one array. {CONVERT}": _is_d4rl,
     f"one episode, as ALOHA, ACT and RoboTwin store each in a file. {WRITE}": _is_one_episode,
 }

@@ -14,10 +14,11 @@ import numpy as np
 
 from rlpipe.config.schema import EvaluationConfig
 from rlpipe.demonstrations import dataset
-from rlpipe.demonstrations.dataset import first_step
+from rlpipe.demonstrations.formats.hdf5 import compress_whole
+from rlpipe.demonstrations.formats.maniskill import first_step, write_sidecar
 from rlpipe.demonstrations.planner_process import PlannerError, check_planner, describe, messages
 from rlpipe.demonstrations.planner_program import plan_and_convert
-from rlpipe.demonstrations.replay import add_states, compress_whole, new_file, write_sidecar
+from rlpipe.demonstrations.replay import add_states, new_file
 from rlpipe.envs.maniskill import ManiSkill
 from rlpipe.envs.maniskill.options import ManiSkillConfig
 from rlpipe.errors import ConfigError

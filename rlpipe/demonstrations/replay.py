@@ -5,7 +5,6 @@ Its states are recorded too, where it can begin an episode in one.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,15 +18,14 @@ import numpy as np
 from rlpipe.config.schema import Config
 from rlpipe.config.simulators import task_facts
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.formats.episode import STATE, RecordedEpisode
+from rlpipe.demonstrations.formats.maniskill import STATES, first_step, write_group, write_sidecar, write_states
 from rlpipe.demonstrations.recording import MATCHED, contents, in_order, readable
 from rlpipe.envs.base import Simulator
 from rlpipe.envs.shared.make import make_simulator
-from rlpipe.errors import ConfigError
-from rlpipe.trajectory import Observations, SpaceSpec, State, Tree
+from rlpipe.errors import ConfigError, command_line
+from rlpipe.trajectory import SpaceSpec, State, Tree
 from rlpipe.trajectory.tree import joined
-
-FRAMES_IN_A_BLOCK = 16
-"""Consecutive observations that are compressed together: most of a picture is that of the step before."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,11 @@ def replay_demonstrations(
     """
     task = config.env.train
     dataset.check_actions(source, task, "--replay")
+    if dataset.other_format(source, "--replay") is not None:
+        raise ConfigError(
+            f"--replay: {source} is no file of ManiSkill's: make one first, "
+            f"{command_line('demos', 'convert', source, '--to', 'maniskill', '--out', 'DIR')}."
+        )
     import h5py  # which the check has found
 
     if file.exists():
@@ -79,7 +82,7 @@ def replay_demonstrations(
             _check_success(simulator, task)
             for number, (name, seed) in enumerate(seeds.items()):
                 if trajectory := recorder.replay(name, seed):
-                    trajectory.write(out.create_group(f"traj_{len(episodes)}"))
+                    write_group(out.create_group(f"traj_{len(episodes)}"), trajectory)
                     episodes.append({"episode_id": len(episodes), "episode_seed": seed, "success": True})
                     steps += len(trajectory.actions)
                 progress(number + 1, len(seeds))
@@ -119,12 +122,6 @@ def new_file(file: Path, key: str) -> Iterator[Path]:
             folder.rmdir()
 
 
-def write_sidecar(file: Path, episodes: list[dict[str, Any]], **facts: Any) -> None:
-    """Writes the JSON beside a file of demonstrations."""
-    text = json.dumps({"episodes": episodes, **facts}, separators=(",", ":"))
-    file.with_suffix(".json").write_text(text, encoding="utf-8")
-
-
 def _check_success(simulator: Simulator, task: Any) -> None:
     """Checks that the simulator reports success."""
     if not simulator.has_success:
@@ -158,8 +155,8 @@ def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
         recorder = _Recorder(replace(task, ignore_terminations=True), out, names)  # beyond the first success as well
         with closing(recorder.simulator):
             for number, name in enumerate(names):
-                if dataset.STATES not in out[name] and (trajectory := recorder.replay(name, seeds[name])):
-                    trajectory.write_states(out[name])
+                if STATES not in out[name] and (trajectory := recorder.replay(name, seeds[name])):
+                    write_states(out[name], trajectory.states or {})
                 progress(number + 1)
 
 
@@ -176,47 +173,8 @@ def states_of(path: str, task: Any, names: Sequence[str], seeds: Sequence[int]) 
         with closing(recorder.simulator):
             for name, seed in zip(names, seeds, strict=True):
                 again = recorder.replay(name, seed)
-                states.append(None if again is None else again.stacked_states())
+                states.append(None if again is None else again.states)
     return states
-
-
-@dataclass(frozen=True)
-class _Trajectory:
-    observations: Observations
-    actions: Any
-    success: Any
-    rewards: Any
-    states: tuple[State, ...]  # one more than actions; none of a simulator that cannot set them
-
-    def write(self, group: Any) -> None:
-        """Writes the trajectory to a group of an HDF5 file."""
-        leaves = self.observations.leaves if isinstance(self.observations, Tree) else {}
-        for name, leaf in leaves.items():
-            _compress(group, f"obs/{name}", leaf)
-        if not leaves:
-            _compress(group, "obs", self.observations)
-        _compress(group, "actions", self.actions)
-        group["success"], group["rewards"] = self.success, self.rewards
-        self.write_states(group)
-
-    def stacked_states(self) -> State:
-        """Returns the states as [T + 1, ...] arrays by name."""
-        return {name: np.stack([state[name] for state in self.states]) for name in (self.states or ({},))[0]}
-
-    def write_states(self, group: Any) -> None:
-        """Writes the states to a group of an HDF5 file."""
-        for name, values in self.stacked_states().items():
-            compress_whole(group, f"{dataset.STATES}/{name}", values)
-
-
-def compress_whole(group: Any, name: str, values: Any) -> None:
-    """Writes an array that is read as a whole."""
-    group.create_dataset(name, data=values, compression="gzip", compression_opts=9, shuffle=True, chunks=values.shape)
-
-
-def _compress(group: Any, name: str, values: Any) -> None:
-    block = (min(len(values), FRAMES_IN_A_BLOCK), *values.shape[1:])
-    group.create_dataset(name, data=values, compression="gzip", compression_opts=4, chunks=block)
 
 
 class _Recorder:
@@ -238,7 +196,7 @@ class _Recorder:
     def _state(self) -> tuple[State, ...]:
         return (self.simulator.state(0),) if self._keeps_states else ()
 
-    def replay(self, name: str, seed: int) -> _Trajectory | None:
+    def replay(self, name: str, seed: int) -> RecordedEpisode | None:
         """Replays one trajectory, up to its success if that ends the task; None if it does not succeed."""
         actions = self._actions(name)
         self._seed = seed
@@ -254,12 +212,16 @@ class _Recorder:
                 break
         if not any(success):
             return None
-        return _Trajectory(
-            joined(seen), actions[: len(success)], np.array(success), np.array(rewards, dtype=np.float32), states
-        )
+        observations = joined(seen)
+        leaves = observations.leaves if isinstance(observations, Tree) else {STATE: observations}
+        return RecordedEpisode(
+            name, actions[: len(success)], leaves, rewards=np.array(rewards, dtype=np.float32),
+            success=np.array(success), seed=seed,
+            states={key: np.stack([state[key] for state in states]) for key in states[0]} if states else None,
+        )  # fmt: skip
 
     def _actions(self, name: str) -> Any:
         group, spec = self._file[name], self.simulator.spec
         where = f"{self._file.filename}: {name}"
         with readable(f"demos: {where}"):
-            return spec.clip(dataset.read_actions(group, where, spec)[dataset.first_step(group) :])
+            return spec.clip(dataset.read_actions(group, where, spec)[first_step(group) :])

@@ -417,13 +417,15 @@ class RayEngine:
     def learner_is_finished(self) -> bool:
         return bool(self.get(self._learners[0].call(LearnerBase.is_finished)))
 
-    def evaluate(self, snapshot: Any, watch: Watch, only: Collection[EpisodeKey] | None = None) -> list[MetricWindow]:
+    def evaluate(
+        self, snapshot: Any, watch: Watch, only: Collection[EpisodeKey] | None = None, *, whole: bool = False
+    ) -> list[MetricWindow]:
         snapshots, seconds = self._act_with(snapshot), self._config.evaluation.timeout
         in_turn = max(len(ranks) for ranks in self._worker_pool.hosting)
 
         def send(host: Actor, ranks: Sequence[int]) -> Any:
             acting = snapshots[ranks[0] % len(snapshots)]
-            return [host.call_within(seconds * in_turn, WorkerHost.evaluate, ranks, acting, None, only)]
+            return [host.call_within(seconds * in_turn, WorkerHost.evaluate, ranks, acting, None, only, whole)]
 
         slack = seconds * (in_turn - 1) + _EVALUATION_SLACK
         task = self._worker_pool.send(

@@ -74,7 +74,9 @@ class LearnerBase(ABC):
         self._config = config
         self._raw_demonstrations: Demonstrations | None = None  # released once converted
         if config.demos is not None:
-            self._raw_demonstrations = load(config.demos, config.env.train, spec, config.num_demos, config.runner.seed)
+            self._raw_demonstrations = load(
+                config.demos, config.env.train, spec, config.num_demos, config.runner.seed, config.demo_leaves
+            )
         self._curriculum = make_curriculum(config, self._raw_demonstrations)
 
     def _enter(self, stage: int) -> bool:

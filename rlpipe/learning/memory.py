@@ -191,7 +191,7 @@ def _demonstrated(config: Plan, spec: SpaceSpec) -> Demonstrated | None:
     """Reads the demonstrations as a learner keeps them; None without any."""
     if config.demos is None or (config.algorithm_class.collects and not config.algorithm.cloning_coef):
         return None
-    loaded = load(config.demos, config.env.train, spec, config.num_demos, config.runner.seed)
+    loaded = load(config.demos, config.env.train, spec, config.num_demos, config.runner.seed, config.demo_leaves)
     return chunked_decisions(loaded, config.policy.chunk_size, CPU, config.policy.memory_width)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.reductions import GroupedMean, Histogram, Mean, Recent, Reduction, from_json, to_json
 from rlpipe.metrics.spans import Span
-from rlpipe.trajectory import Episode, Replay, Scene
+from rlpipe.trajectory import Episode, Recording, Replay, Scene
 from rlpipe.trajectory.fingerprint import FragmentFingerprint, UpdateFingerprint
 
 
@@ -32,6 +32,7 @@ class MetricWindow:
         worker: rank of the rollout worker, the first of several in one process; None for any other actor.
         faults: a sentence for each fault from which the actor recovered by itself.
         eval_replays: replays of some of the evaluation episodes.
+        recordings: evaluation episodes with all their steps, where somebody asks for them.
         scenes: what their bodies look like, by key.
         simulator_failed: True if the worker replaced its simulator while it collected. Not merged.
         cut_short: why a share of an evaluation ended before its episodes did, which then do not count; empty if it
@@ -50,6 +51,7 @@ class MetricWindow:
     worker: int | None = None
     faults: list[str] = field(default_factory=list)
     eval_replays: list[Replay] = field(default_factory=list)
+    recordings: list[Recording] = field(default_factory=list)
     scenes: dict[str, Scene] = field(default_factory=dict)
     simulator_failed: bool = False
     cut_short: str = ""
@@ -138,6 +140,7 @@ class MetricWindow:
         self.spans += other.spans
         self.faults += other.faults
         self.eval_replays += other.eval_replays
+        self.recordings += other.recordings
         self.scenes |= other.scenes
         self.notes += other.notes
         self.tells_success |= other.tells_success

@@ -88,13 +88,16 @@ class Engine(Protocol):
     def learner_is_finished(self) -> bool:
         """True once an algorithm that does not collect has learnt all it can; waits for its last update."""
 
-    def evaluate(self, snapshot: Ref, watch: Watch, only: Collection[EpisodeKey] | None = None) -> list[MetricWindow]:
+    def evaluate(
+        self, snapshot: Ref, watch: Watch, only: Collection[EpisodeKey] | None = None, *, whole: bool = False
+    ) -> list[MetricWindow]:
         """Evaluates on all workers and returns their windows; if one of them was cut short, perhaps not all.
 
         Args:
             snapshot: weights to evaluate, or what acts in place of the workers' policy
             watch: is told of the progress of all workers together, and can end the evaluation
-            only: episodes to run of those that the configuration asks for; None for all
+            only: episodes to run in place of those that the configuration asks for; None for these
+            whole: record all steps of all episodes
         """
 
     def repaired_faults(self, *, unfinished: bool = False) -> list[Fault]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from rlpipe.analysis.evaluation_report import EvaluationReport
@@ -22,7 +22,7 @@ from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import Snapshot
 from rlpipe.run.checkpoint import Checkpoint, subtree
-from rlpipe.training.engine import Engine
+from rlpipe.training.engine import Engine, Ref
 from rlpipe.training.interruption import Interruption
 from rlpipe.trajectory import SpaceSpec
 
@@ -44,6 +44,61 @@ def watch_of(config: Plan, progress: Progress, interruption: Interruption) -> Wa
         return interruption.reason is not None
 
     return watch
+
+
+class BlockWatch:
+    """Shows about once a second how many episodes have ended, in the blocks before and in the present one.
+
+    Attributes:
+        before: episodes of the blocks before.
+    """
+
+    def __init__(self, progress: Progress, most: int) -> None:
+        """Has shown nothing; ``most`` is the number of all episodes."""
+        self._progress, self._most = progress, most
+        self._began, self._shown_at = time.monotonic(), -math.inf
+        self.before = 0
+
+    def __call__(self, ended: int) -> bool:
+        if (now := time.monotonic()) - self._shown_at >= 1.0:
+            self._shown_at = now
+            self._progress(self.before + ended, self._most, now - self._began)
+        return False  # a signal ends an evaluation by an exception
+
+
+def run_block(
+    engine: Engine, acting: Ref, watch: BlockWatch, episodes: Collection[EpisodeKey], *, whole: bool = False
+) -> MetricWindow:
+    """Runs some episodes on all workers of an engine, and returns the merged window.
+
+    Args:
+        engine: with workers
+        acting: what acts; a reference of the engine
+        watch: is told of the progress
+        episodes: to run
+        whole: record all their steps
+    Raises:
+        RunError: the time for it was over before all of them had ended.
+    """
+    window = _run(engine, acting, watch, episodes, whole=whole)
+    watch.before += len(window.eval_episodes)
+    return window
+
+
+def tell_notes(ready: Ready, faults: Sequence[str]) -> None:
+    """Tells the user, each once, what workers noted while they started and worked."""
+    for note in dict.fromkeys((*take_notes(), *ready.notes, *faults)):
+        log.warning("%s", note)
+
+
+def _run(
+    engine: Engine, acting: Ref, watch: Watch, only: Collection[EpisodeKey] | None, *, whole: bool = False
+) -> MetricWindow:
+    windows = engine.evaluate(acting, watch, only, whole=whole)
+    for window in windows:
+        if window.cut_short:
+            raise RunError(Fault("the evaluation", f"has no result: {window.cut_short}"))
+    return merged(windows)
 
 
 def evaluate(
@@ -115,13 +170,8 @@ def _evaluated(
     begin_notes()
     try:
         ready = engine.start_workers(plan, 0)
-        windows = engine.evaluate(make_acting(ready), watch_of(config, progress, Interruption()), only)
-        for window in windows:
-            if window.cut_short:
-                raise RunError(Fault("the evaluation", f"has no result: {window.cut_short}"))
-        whole = merged(windows)
-        for note in dict.fromkeys((*take_notes(), *ready.notes, *whole.faults)):
-            log.warning("%s", note)
-        return whole
+        window = _run(engine, make_acting(ready), watch_of(config, progress, Interruption()), only)
+        tell_notes(ready, window.faults)
+        return window
     finally:
         engine.close()

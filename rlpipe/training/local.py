@@ -132,7 +132,9 @@ class LocalEngine:
     def learner_is_finished(self) -> bool:
         return self._learner.is_finished()
 
-    def evaluate(self, snapshot: Any, watch: Watch, only: Collection[EpisodeKey] | None = None) -> list[MetricWindow]:
+    def evaluate(
+        self, snapshot: Any, watch: Watch, only: Collection[EpisodeKey] | None = None, *, whole: bool = False
+    ) -> list[MetricWindow]:
         windows: list[MetricWindow] = []
 
         def watch_all(ended: int) -> bool:
@@ -140,7 +142,7 @@ class LocalEngine:
 
         for rank, worker in enumerate(self._workers):
             with _actor(f"rollout-{rank}", "evaluate"):
-                windows.append(worker.evaluate(snapshot, watch_all, only))
+                windows.append(worker.evaluate(snapshot, watch_all, only, whole))
             if windows[-1].cut_short:
                 break
         return windows

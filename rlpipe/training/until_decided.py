@@ -6,10 +6,7 @@ seeds and never in that of completion: episodes that succeed end sooner.
 
 from __future__ import annotations
 
-import logging
-import math
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -22,37 +19,20 @@ from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.collection.worker import Ready
 from rlpipe.config.plan import Plan
 from rlpipe.config.protocol import comparable, protocol
-from rlpipe.errors import ConfigError, Fault, RunError
-from rlpipe.foreign import begin_notes, take_notes
+from rlpipe.errors import ConfigError
+from rlpipe.foreign import begin_notes
 from rlpipe.functional.paired import anytime_interval
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import Snapshot
 from rlpipe.run.checkpoint import Checkpoint, subtree
-from rlpipe.training.engine import Engine, Ref
-from rlpipe.training.evaluation import Progress
+from rlpipe.training.engine import Engine
+from rlpipe.training.evaluation import BlockWatch, Progress, run_block, tell_notes
 from rlpipe.trajectory import SpaceSpec
-
-log = logging.getLogger("rlpipe")
 
 FEWEST_IN_A_BLOCK = 10
 """Episodes of a block, which is larger where more environments run side by side: fewer than eight pairs decide nothing,
 and each block waits for its longest episode."""
-
-
-class _Watch:
-    """Shows about once a second how many episodes have ended, in the blocks before and in the present one."""
-
-    def __init__(self, progress: Progress, most: int) -> None:
-        self._progress, self._most = progress, most
-        self._began, self._shown_at = time.monotonic(), -math.inf
-        self.before = 0
-
-    def __call__(self, ended: int) -> bool:
-        if (now := time.monotonic()) - self._shown_at >= 1.0:
-            self._shown_at = now
-            self._progress(self.before + ended, self._most, now - self._began)
-        return False  # a signal ends an evaluation by an exception
 
 
 class Verdict(StrEnum):
@@ -241,17 +221,15 @@ def evaluate_until_decided(
         if not ready.has_success:
             raise ConfigError(f"{first.config.env.eval.task_name} tells no success, so there is none to compare.")
         acting = [engine.put(side.acting(ready)) for side in (first, second)]
-        watch = _Watch(progress, 2 * most)
+        watch = BlockWatch(progress, 2 * most)
         for block in blocks(first.config):
             episodes = _episodes_of(first.config, block)
-            new = [_evaluated(engine, policy, watch, episodes) for policy in acting]
+            new = [run_block(engine, policy, watch, episodes) for policy in acting]
             for of_side, window in zip(windows, new, strict=True):
                 of_side.append(window)
             if _look(tally, *map(_outcomes, new)) is not Verdict.UNDECIDED:
                 break
-        faults = [fault for each in windows for window in each for fault in window.faults]
-        for note in dict.fromkeys((*take_notes(), *ready.notes, *faults)):
-            log.warning("%s", note)
+        tell_notes(ready, [fault for each in windows for window in each for fault in window.faults])
     finally:
         engine.close()
     reports = first.report(windows[0], second.label), second.report(windows[1], first.label)
@@ -280,14 +258,3 @@ def _outcomes(window: MetricWindow) -> dict[tuple[int, str], bool]:
             raise ConfigError(f"the episode of seed {episode.seed} does not say whether it succeeded.")
         success[episode.seed, episode.task or ""] = episode.success_once
     return success
-
-
-def _evaluated(engine: Engine, acting: Ref, watch: _Watch, episodes: Collection[EpisodeKey]) -> MetricWindow:
-    """Evaluates one policy in the episodes of a block on all workers, and returns the merged window."""
-    windows = engine.evaluate(acting, watch, episodes)
-    for window in windows:
-        if window.cut_short:
-            raise RunError(Fault("the evaluation", f"has no result: {window.cut_short}"))
-    whole = merged(windows)
-    watch.before += len(whole.eval_episodes)
-    return whole

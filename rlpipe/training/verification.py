@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from rlpipe.analysis import verification
-from rlpipe.analysis.evaluation_report import EvaluationReport, sha256_of_file
+from rlpipe.analysis.evaluation_report import EvaluationReport, sha256_of
 from rlpipe.analysis.verification import Finding, Hint, Record, Verification
 from rlpipe.collection.actions import ActionSource
 from rlpipe.collection.seeds import EpisodeKey
@@ -212,7 +212,7 @@ def _source(record: Record, reader: Reader, elsewhere: Opener) -> _Subject | Hin
 
 def demonstrations_digest(config: Plan, baseline: str) -> dict[str, str]:
     """Returns SHA-256 of the demonstrations that ``replay`` repeats, as hexadecimal digits; nothing for others."""
-    digest = sha256_of_file(Path(config.demos)) if baseline == "replay" and config.demos is not None else None
+    digest = sha256_of(Path(config.demos)) if baseline == "replay" and config.demos is not None else None
     return {} if digest is None else {"demonstrations": digest}
 
 

@@ -1,4 +1,4 @@
-"""Recorded episodes, to look at: what was observed, done and rewarded in each step, and where every body was."""
+"""Recorded episodes: what was observed, done and rewarded in each step; to look at, or to learn from."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.trajectory.episode import Episode
+from rlpipe.trajectory.starts import State
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +34,27 @@ class Replay:
     observations: Mapping[str, NDArray[np.float32]]
     poses: NDArray[np.float32] | None = None
     scene: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A whole episode of T steps, with all that was observed.
+
+    Attributes:
+        episode: its record, as in the ledger.
+        rewards: [T] float64, of each step.
+        success: [T] bool, after each step; None for a simulator without a notion of success.
+        actions: [T, A] float32 as the simulator took them, within its bounds; discrete ones [T] or [T, M] int64.
+        observations: by leaf, [T + 1, ...] as they were: before the first step and after each, pictures too.
+        states: of the simulator by name, [T + 1, ...] likewise; None where it cannot begin an episode in one.
+    """
+
+    episode: Episode
+    rewards: NDArray[np.float64]
+    success: NDArray[np.bool_] | None
+    actions: NDArray[np.generic]
+    observations: Mapping[str, NDArray[np.generic]]
+    states: State | None = None
 
 
 def worth_keeping(replays: Iterable[Replay], most: int) -> list[Replay]:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlpipe.demonstrations import planner_program
-from rlpipe.demonstrations.dataset import last_attempt
+from rlpipe.demonstrations.formats.maniskill import last_attempt
 from rlpipe.demonstrations.planner import FIRST_EVALUATION_SEED, compact, make_demonstrations
 from rlpipe.demonstrations.planner_process import PlannerError, check_planner, describe, messages
 from rlpipe.demonstrations.planner_program import describe_python

@@ -227,7 +227,6 @@ def aloha(out):
 @pytest.mark.parametrize(
     ("name", "writes", "section"),
     [
-        ("robomimic's", robomimic, "files-of-other-formats"), ("Minari's", minari, "files-of-other-formats"),
         ("D4RL's", d4rl, "files-of-other-formats"), ("ALOHA", aloha, "file-format"),
     ],
 )  # fmt: skip

@@ -85,6 +85,26 @@ class Race(Scripted):
         return cls(envs, next_seed, ignore_terminations=False)
 
 
+class SeededRaceEnv(RaceEnv):
+    """Likewise, and the seed also decides what is observed: itself, and the step."""
+
+    def reset(self, seed):
+        self._seed = seed
+        return super().reset(seed)
+
+    def _observation(self):
+        return np.array([self._seed, 0, self._step, 0], dtype=np.float32)
+
+
+class SeededRace(Race):
+    """A race whose episodes do not depend on their slots."""
+
+    @classmethod
+    def make(cls, config, num_envs, next_seed):
+        envs: list[SingleEnv] = [SeededRaceEnv(n, []) for n in range(num_envs)]
+        return cls(envs, next_seed, ignore_terminations=False)
+
+
 RACE = {"train": {"name": "tests.helpers.simulators:Race", "total_num_envs": 6}}
 
 

@@ -19,6 +19,7 @@ from rlpipe.envs.base import Beginning, Simulator, Step, began_in
 from rlpipe.envs.maniskill.group import ScenePhysics, make_template
 from rlpipe.envs.maniskill.rows import Rows, adopt, find_rows, hand_back, widen
 from rlpipe.envs.maniskill.single import ManiSkillEnv
+from rlpipe.envs.maniskill.state import row_of, states_of
 from rlpipe.envs.shared.checks import flags
 from rlpipe.envs.shared.garbage import collect_exempted
 from rlpipe.envs.shared.slots import NextSeed, Slots
@@ -26,6 +27,9 @@ from rlpipe.trajectory import Bool, ChosenStart, Float32, Scene, State
 
 CHECK_STEPS = 20
 """Steps of the twins. All are reset at the start and after half of the steps, one of them also after a third."""
+
+STATE_CHECKS = 3
+"""States of each scene that are read from its stock environment as well, before those of the group are trusted."""
 
 _checked: dict[tuple[str, int], Rows | str] = {}
 """Result of the check by what was checked: the places of the rows, or the reason why there can be no group."""
@@ -56,6 +60,7 @@ class SceneGroup:
         self._physics = ScenePhysics([None] * len(envs), self._task.scene.px.timestep)
         self._task.scene.px = self._physics
         self._ahead: set[int] = set()  # scenes whose numbers their stock environment does not have
+        self._states: dict[str, NDArray[Any]] | None = None  # of all scenes, since the last change
 
     def reset(self, scene: int, seed: int, start: ChosenStart | None = None) -> tuple[Float32, Beginning]:
         """Begins an episode as the stock environment does; see ``began_in``."""
@@ -73,6 +78,13 @@ class SceneGroup:
     def adopt(self, scene: int) -> None:
         """Takes over the state of the scene's stock environment."""
         adopt(self._rows, self._task, self._envs[scene].task, scene)
+        self._states = None
+
+    def state(self, scene: int) -> State:
+        """Returns the present state of a scene; those of all scenes are read together."""
+        if self._states is None:
+            self._states = states_of(self._task)
+        return row_of(self._states, scene)
 
     def step(self, actions: NDArray[Any], active: list[int]) -> SceneStep:
         """Steps the active scenes.
@@ -81,6 +93,7 @@ class SceneGroup:
             actions: [K, A] float32; those of other scenes have no effect.
             active: numbers of the scenes. Rows of the others in the answer mean nothing.
         """
+        self._states = None
         self._physics.active = active
         self._ahead.update(active)
         observations, rewards, terminated, _, info = self._task.step(actions)
@@ -108,6 +121,7 @@ class BatchedManiSkill(Simulator):
         self.num_envs = len(envs)
         self.has_success = envs[0].has_success
         self._slots = Slots(self.num_envs, next_seed, envs[0].limit)
+        self._unchecked_states: int | None = STATE_CHECKS * self.num_envs  # None: those of the group are others
         self.reset_seconds: float = 0.0
 
     @classmethod
@@ -178,8 +192,21 @@ class BatchedManiSkill(Simulator):
         return Step(nothing, nothing, np.zeros(self.num_envs), no, no, no, no, {}, tells_success=False)
 
     def state(self, n: int) -> State:
+        if self._unchecked_states == 0:
+            return self._group.state(n)
         self._group.hand_back(n)
-        return self._envs[n].state()
+        state = self._envs[n].state()
+        if self._unchecked_states is not None:
+            self._unchecked_states = self._unchecked_states - 1 if self._has_same_state(n, state) else None
+        return state
+
+    def _has_same_state(self, n: int, state: State) -> bool:
+        """True if the group tells the state of a scene as its stock environment does."""
+        try:
+            ours = self._group.state(n)
+        except Exception:  # whatever a task does that a group cannot
+            return False
+        return ours.keys() == state.keys() and all(np.array_equal(ours[name], state[name]) for name in state)
 
     def scene(self, n: int) -> Scene | None:
         return self._envs[n].scene()

@@ -6,9 +6,11 @@ holds an object only while its targets press it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlpipe.functional.rotations import rotation_between
 from rlpipe.trajectory import State
@@ -22,13 +24,23 @@ ORIENTATION = slice(3, 7)
 
 def state_of(task: Any) -> State:
     """Returns the state of a task with one scene: ``actors/cube`` [13], ``drive_targets/panda`` [M], and so on."""
+    return row_of(states_of(task), 0)
+
+
+def states_of(task: Any) -> dict[str, NDArray[Any]]:
+    """Returns the states of a task with K scenes, [K, ...] by name."""
     held = {
-        f"{kind}/{name}": values.numpy()[0].copy()
+        f"{kind}/{name}": values.numpy()
         for kind, values_by_name in task.get_state_dict().items()
         for name, values in values_by_name.items()
     }
     articulations = task.scene.articulations.items()
-    return held | {f"{TARGETS}/{name}": driven.drive_targets.numpy()[0].copy() for name, driven in articulations}
+    return held | {f"{TARGETS}/{name}": driven.drive_targets.numpy() for name, driven in articulations}
+
+
+def row_of(states: Mapping[str, NDArray[Any]], scene: int) -> State:
+    """Returns a copy of the state of one scene."""
+    return {name: rows[scene].copy() for name, rows in states.items()}
 
 
 def set_state(task: Any, state: State) -> None:

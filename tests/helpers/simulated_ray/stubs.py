@@ -86,7 +86,9 @@ class StubWorker:
             step=step,
         )  # fmt: skip
 
-    def evaluate(self, acting: Any, watch: Any = None, only: Collection[Any] | None = None) -> MetricWindow:
+    def evaluate(
+        self, acting: Any, watch: Any = None, only: Collection[Any] | None = None, whole: bool = False
+    ) -> MetricWindow:
         return MetricWindow(worker=self._rank)
 
     def close(self) -> None:

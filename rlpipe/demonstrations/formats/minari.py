@@ -1,0 +1,205 @@
+"""Minari's datasets: ``data/main_data.hdf5`` and ``data/metadata.json``.
+
+One group per episode, ``episode_N``, holds ``observations``, an array [T + 1, ...] or a group of such; ``actions``
+[T, A]; ``rewards``, ``terminations`` and ``truncations`` [T]; and ``infos``, a group of [T + 1, ...] whose first row is
+that of the reset. Its attribute ``seed`` is that of the reset.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rlpipe.demonstrations.formats.episode import (
+    STATE,
+    Array,
+    DatasetInfo,
+    EpisodeEntry,
+    Features,
+    Frames,
+    RecordedEpisode,
+)
+from rlpipe.demonstrations.formats.hdf5 import arrays_below, compress, compress_whole, frames_of
+from rlpipe.demonstrations.recording import opened, readable
+from rlpipe.errors import ConfigError
+from rlpipe.trajectory import LeafSpec
+
+NAME = "minari"
+VERSION = "0.5.4"
+"""Version of the library whose files are written."""
+_SUCCESS = ("success", "is_success")
+_STATES = "states"
+
+
+def recognises(path: Path) -> bool:
+    """True for an HDF5 file with ``episode_N/observations``, and for the folder of a dataset."""
+    import h5py
+
+    file = file_of(path)
+    if file is None or not h5py.is_hdf5(file):
+        return False
+    with h5py.File(file) as held:
+        names = [name for name in held if name.startswith("episode_")]
+        return bool(names) and "observations" in held[names[0]]
+
+
+def file_of(path: Path) -> Path | None:
+    """Returns the file of a dataset that is named by its path or by its folder; None if there is none."""
+    inside = (path / "data" / "main_data.hdf5", path / "main_data.hdf5", path)
+    return next((file for file in inside if file.is_file()), None)
+
+
+@dataclass
+class MinariDataset:
+    """Dataset of Minari's, open to be read."""
+
+    format: ClassVar[str] = NAME
+    path: Path
+    version: str
+    info: DatasetInfo
+    features: Features
+    episodes: Sequence[EpisodeEntry]
+    key: str
+
+    def read(self, number: int) -> RecordedEpisode:
+        name = self.episodes[number].name
+        with opened(str(self.path), self.key) as file, readable(f"{self.key}: {self.path}: {name}"):
+            return _read(file[name], self.path)
+
+
+def open_dataset(path: Path, key: str = "demos") -> MinariDataset:
+    """Opens a dataset."""
+    file = file_of(path) or path
+    beside = file.with_name("metadata.json")
+    try:
+        facts = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+        spec = facts.get("env_spec") or {}
+        spec = json.loads(spec) if isinstance(spec, str) else spec
+    except ValueError as error:
+        raise ConfigError(f"{key}: {beside} is damaged or cut off: copy it again.") from error
+    with opened(str(file), key) as held:
+        names = sorted((name for name in held if name.startswith("episode_")), key=lambda name: int(name[8:]))
+        for name in names:
+            if "actions" not in held[name] or not hasattr(held[name]["actions"], "shape"):
+                raise ConfigError(f"{key}: {file}: {name} holds no array of actions: record it again, or delete it.")
+        entries = [EpisodeEntry(name, len(held[name]["actions"]), _seed(held[name])) for name in names]
+        features = _read(held[names[0]], file).features
+    rate = facts.get("rate")
+    info = DatasetInfo(spec.get("id"), spec.get("kwargs") or {}, rate, str(facts.get("description") or ""))
+    return MinariDataset(file, str(facts.get("minari_version", "")), info, features, entries, key)
+
+
+def _seed(group: Any) -> int | None:
+    seed = group.attrs.get("seed")
+    return None if seed is None or isinstance(seed, str | bytes) or int(seed) < 0 else int(seed)
+
+
+def _read(group: Any, file: Path) -> RecordedEpisode:
+    length = len(group["actions"])
+    observations, cameras = {}, {}
+    for leaf, array in arrays_below(group, "observations").items():
+        if array.dtype == np.uint8 and array.ndim == 4:
+            cameras[leaf] = Frames(len(array), tuple(array.shape[1:]), partial(frames_of, file, array.name, 0, None))
+        else:
+            observations[leaf] = array[:]
+    infos = arrays_below(group, "infos")
+    success = next((infos[name] for name in _SUCCESS if name in infos), None)
+    states = {name[len(_STATES) + 1 :]: array[:] for name, array in infos.items() if name.startswith(_STATES + "/")}
+    others = {
+        name: array[:][-length:]
+        for name, array in infos.items()
+        if name not in _SUCCESS and not name.startswith(_STATES + "/") and array.dtype.kind in "biuf"
+        and len(array) in (length, length + 1)
+    }  # fmt: skip
+    task = group.attrs.get("task")
+    return RecordedEpisode(
+        group.name.rpartition("/")[2], group["actions"][:], observations, cameras,
+        group["rewards"][:].astype(np.float32) if "rewards" in group else None,
+        None if success is None else success[:].reshape(-1)[-length:].astype(bool),
+        group["terminations"][:].astype(bool) if "terminations" in group else None,
+        group["truncations"][:].astype(bool) if "truncations" in group else None,
+        _seed(group), states or None, None if task is None else str(task), others,
+    )  # fmt: skip
+
+
+def check(info: DatasetInfo) -> None:
+    """Needs nothing."""
+    del info
+
+
+def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
+    """What Minari cannot hold: observations without the last one."""
+    del info
+    return [] if features.last_observation else ["needs an observation after the last step: the last one is repeated"]
+
+
+def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) -> None:
+    """Writes ``data/main_data.hdf5`` and ``data/metadata.json``."""
+    import h5py
+
+    data = folder / "data"
+    data.mkdir()
+    total = number = 0
+    features = Features(LeafSpec(()))
+    with h5py.File(data / "main_data.hdf5", "w", libver="latest") as out:
+        for number, episode in enumerate(episodes, 1):
+            group = out.create_group(f"episode_{number - 1}")
+            _write(group, episode, number - 1)
+            total += len(episode)
+            features = episode.features
+        out.attrs["total_episodes"], out.attrs["total_steps"] = number, total
+    facts = {
+        "total_episodes": number, "total_steps": total, "data_format": "hdf5", "dataset_id": "rlpipe/demonstrations-v0",
+        "observation_space": _space({**features.observations, **features.cameras}), "minari_version": VERSION,
+        "action_space": json.dumps(_box(features.action)), "description": info.description,
+        "env_spec": json.dumps({"id": info.task, "kwargs": dict(info.options)}) if info.task else None,
+        "rate": info.rate,
+    }  # fmt: skip
+    kept = {name: value for name, value in facts.items() if value is not None}
+    (data / "metadata.json").write_text(json.dumps(kept), encoding="utf-8")
+
+
+def _box(spec: LeafSpec) -> dict[str, Any]:
+    """Returns a space of Gymnasium as Minari has it in JSON; numbers without bounds."""
+    low, high = (-np.inf, np.inf) if spec.dtype.startswith("float") else (0, 255)
+    return {
+        "type": "Box", "dtype": spec.dtype, "shape": list(spec.shape),
+        "low": np.full(spec.shape, low, float).tolist(), "high": np.full(spec.shape, high, float).tolist(),
+    }  # fmt: skip
+
+
+def _space(leaves: Mapping[str, LeafSpec]) -> str:
+    if set(leaves) == {STATE}:
+        return json.dumps(_box(leaves[STATE]))
+    return json.dumps({"type": "Dict", "subspaces": {name: _box(spec) for name, spec in leaves.items()}})
+
+
+def _write(group: Any, episode: RecordedEpisode, number: int) -> None:
+    length = len(episode)
+    bare = not episode.cameras and set(episode.observations) == {STATE}
+    pictures: dict[str, Array] = {leaf: frames.stacked() for leaf, frames in episode.cameras.items()}
+    for leaf, values in {**episode.observations, **pictures}.items():
+        rows = values if len(values) > length else np.concatenate([values, values[-1:]])
+        compress(group, "observations" if bare else f"observations/{leaf}", rows)
+    compress(group, "actions", episode.actions)
+    no = np.zeros(length, bool)
+    group["rewards"] = np.zeros(length, np.float32) if episode.rewards is None else episode.rewards
+    group["terminations"] = no if episode.terminated is None else episode.terminated
+    group["truncations"] = no if episode.truncated is None else episode.truncated
+    if episode.success is not None:
+        group["infos/success"] = np.concatenate([[False], episode.success])
+    for name, values in episode.others.items():
+        group[f"infos/{name}"] = np.concatenate([values[:1], values])
+    for name, values in (episode.states or {}).items():
+        compress_whole(group, f"infos/{_STATES}/{name}", values)
+    group.attrs["id"], group.attrs["total_steps"] = number, length
+    if episode.seed is not None:
+        group.attrs["seed"] = episode.seed
+    if episode.task is not None:
+        group.attrs["task"] = episode.task

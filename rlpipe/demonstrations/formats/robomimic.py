@@ -1,0 +1,176 @@
+"""robomimic's HDF5, which robosuite, LIBERO, MimicGen and Isaac Lab write too.
+
+The group ``data`` holds one group per episode, ``demo_N``: ``obs`` and perhaps ``next_obs``, groups of [T, ...];
+``actions`` [T, A]; ``rewards`` and ``dones`` [T]; and ``states`` [T, D]. Its attribute ``env_args`` is JSON that names
+the task.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rlpipe.demonstrations.formats.episode import Array, DatasetInfo, EpisodeEntry, Features, Frames, RecordedEpisode
+from rlpipe.demonstrations.formats.hdf5 import arrays_below, compress, compress_whole, frames_of
+from rlpipe.demonstrations.recording import opened, readable
+from rlpipe.errors import ConfigError
+
+NAME = "robomimic"
+FILE = "demonstrations.hdf5"
+_EXTRA = ("success", "terminated", "truncated")
+_STATES = "simulator_states"
+
+
+def recognises(path: Path) -> bool:
+    """True for an HDF5 file with ``data/demo_N``, and for a folder that holds exactly one."""
+    import h5py
+
+    file = file_of(path)
+    if file is None or not h5py.is_hdf5(file):
+        return False
+    with h5py.File(file) as held:
+        data = held.get("data")
+        return hasattr(data, "keys") and any(name.startswith("demo") for name in data)
+
+
+def file_of(path: Path) -> Path | None:
+    """Returns the file of a dataset that is named by its path or by its folder; None if there is none."""
+    if not path.is_dir():
+        return path if path.exists() else None
+    inside = sorted(path.glob("*.hdf5"))
+    return inside[0] if len(inside) == 1 else None
+
+
+@dataclass
+class RobomimicDataset:
+    """File of robomimic's, open to be read."""
+
+    format: ClassVar[str] = NAME
+    version: ClassVar[str] = ""
+    path: Path
+    info: DatasetInfo
+    features: Features
+    episodes: Sequence[EpisodeEntry]
+    key: str
+
+    def read(self, number: int) -> RecordedEpisode:
+        name = self.episodes[number].name
+        with opened(str(self.path), self.key) as file, readable(f"{self.key}: {self.path}: {name}"):
+            return _read(file[f"data/{name}"], self.path)
+
+
+def open_dataset(path: Path, key: str = "demos") -> RobomimicDataset:
+    """Opens a file, or the only one of a folder."""
+    file = file_of(path) or path
+    with opened(str(file), key) as held:
+        data = held["data"]
+        names = sorted(data, key=lambda name: (int((re.findall(r"\d+", name) or ["0"])[-1]), name))
+        for name in names:
+            if "actions" not in data[name]:
+                raise ConfigError(f"{key}: {file}: data/{name} holds no actions: record it again, or delete it.")
+        entries = [EpisodeEntry(name, len(data[name]["actions"]), _seed(data[name])) for name in names]
+        try:
+            made = json.loads(data.attrs.get("env_args", "{}"))
+        except ValueError as error:
+            raise ConfigError(f"{key}: {file}: the attribute env_args of data is no JSON: write it again.") from error
+        features = _read(data[names[0]], file).features
+    options: Mapping[str, Any] = made.get("env_kwargs") or {}
+    info = DatasetInfo(made.get("env_name"), options, options.get("control_freq"), str(made.get("description", "")))
+    return RobomimicDataset(file, info, features, entries, key)
+
+
+def _seed(group: Any) -> int | None:
+    seed = group.attrs.get("seed")
+    return None if seed is None else int(seed)
+
+
+def _read(group: Any, file: Path) -> RecordedEpisode:
+    before, after = arrays_below(group, "obs"), arrays_below(group, "next_obs")
+    complete = bool(after) and after.keys() == before.keys()
+    observations, cameras = {}, {}
+    for leaf, array in before.items():
+        if array.dtype == np.uint8 and array.ndim == 4:
+            last = after[leaf].name if complete else None
+            cameras[leaf] = Frames(
+                len(array) + complete, tuple(array.shape[1:]), partial(frames_of, file, array.name, 0, last)
+            )
+        else:
+            observations[leaf] = np.concatenate([array[:], after[leaf][-1:]]) if complete else array[:]
+    results: dict[str, Any] = {name: group[name][:].reshape(-1).astype(bool) for name in _EXTRA if name in group}
+    if "rewards" in group:
+        results["rewards"] = group["rewards"][:].reshape(-1).astype(np.float32)
+    if "dones" in group and "terminated" not in results:
+        results["terminated"] = group["dones"][:].reshape(-1).astype(bool)
+    others = (
+        {"states": group["states"][:]} if "states" in group and len(group["states"]) == len(group["actions"]) else {}
+    )
+    states = {name: array[:] for name, array in arrays_below(group, _STATES).items()} or None
+    task = group.attrs.get("task")
+    return RecordedEpisode(
+        group.name.rpartition("/")[2], group["actions"][:], observations, cameras, seed=_seed(group), states=states,
+        task=None if task is None else str(task), others=others, **results,
+    )  # fmt: skip
+
+
+def check(info: DatasetInfo) -> None:
+    """Needs nothing."""
+    del info
+
+
+def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
+    """What the layout cannot hold: columns that it has no place for."""
+    del info
+    return [f"has no place for the column {name}" for name in features.others if name != "states"]
+
+
+def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) -> None:
+    """Writes ``demonstrations.hdf5``."""
+    import h5py
+
+    with h5py.File(folder / FILE, "w", libver="latest") as out:
+        data = out.create_group("data")
+        total = 0
+        for number, episode in enumerate(episodes):
+            group = data.create_group(f"demo_{number}")
+            _write(group, episode)
+            total += len(episode)
+        rate = {} if info.rate is None else {"control_freq": info.rate}
+        made = {
+            "env_name": info.task or "", "type": 2, "env_kwargs": {**info.options, **rate},
+            "description": info.description,
+        }  # fmt: skip
+        data.attrs["env_args"], data.attrs["total"] = json.dumps(made), total
+
+
+def _write(group: Any, episode: RecordedEpisode) -> None:
+    length = len(episode)
+    pictures: dict[str, Array] = {leaf: frames.stacked() for leaf, frames in episode.cameras.items()}
+    for leaf, values in {**episode.observations, **pictures}.items():
+        compress(group, f"obs/{leaf}", values[:length])
+        if episode.has_last_observation:
+            compress(group, f"next_obs/{leaf}", values[1:])
+    compress(group, "actions", episode.actions)
+    if episode.rewards is not None:
+        group["rewards"] = episode.rewards
+    ends = episode.terminated if episode.terminated is not None else episode.success
+    if ends is not None:
+        group["dones"] = ends.astype(np.int64)
+    for name in _EXTRA:
+        if (column := getattr(episode, name)) is not None:
+            group[name] = column
+    if "states" in episode.others:
+        group["states"] = episode.others["states"]
+    for name, values in (episode.states or {}).items():
+        compress_whole(group, f"{_STATES}/{name}", values)
+    group.attrs["num_samples"] = length
+    if episode.seed is not None:
+        group.attrs["seed"] = episode.seed
+    if episode.task is not None:
+        group.attrs["task"] = episode.task
