@@ -20,6 +20,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.learning.curriculum import make_curriculum
 from rlpipe.trajectory import SpaceSpec
 from tests.helpers import REPOSITORY
+from tests.helpers.datasets import ACTIONS, OBS, REWARDS, minari, robomimic
 from tests.helpers.demonstrations import steps, write
 
 SPEC = SpaceSpec(4, 1, None, np.array([-1.0], np.float32), np.array([1.0], np.float32))
@@ -194,24 +195,6 @@ def test_a_trajectory_by_name_that_holds_no_actions_is_refused_and_not_passed_ov
 
 
 # --- formats of others, as their libraries write them, in two episodes of two steps, the second of which succeeds
-
-OBS, ACTIONS, REWARDS = np.zeros((3, 4)), np.zeros((2, 1)), np.array([0.0, 1.0])
-
-
-def robomimic(out):
-    out.create_group("data").attrs["env_args"] = "{}"
-    for number in range(2):
-        demo = out.create_group(f"data/demo_{number}")
-        demo["actions"], demo["rewards"], demo["dones"] = ACTIONS, REWARDS, REWARDS.astype(int)
-        demo["obs/object"], demo["obs/eef"] = OBS[:2, :3], OBS[:2, 3]
-
-
-def minari(out):
-    for number in range(2):
-        episode = out.create_group(f"episode_{number}")
-        episode["observations"], episode["actions"], episode["rewards"] = OBS, ACTIONS, REWARDS
-        episode["terminations"], episode["truncations"] = REWARDS > 0, REWARDS > 1
-        episode.attrs["seed"] = 100 + number
 
 
 def d4rl(out):

@@ -161,8 +161,8 @@ def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) 
         "env_spec": json.dumps({"id": info.task, "kwargs": dict(info.options)}) if info.task else None,
         "rate": info.rate,
     }  # fmt: skip
-    kept = {name: value for name, value in facts.items() if value is not None}
-    (data / "metadata.json").write_text(json.dumps(kept), encoding="utf-8")
+    recorded = {name: value for name, value in facts.items() if value is not None}
+    (data / "metadata.json").write_text(json.dumps(recorded), encoding="utf-8")
 
 
 def _box(spec: LeafSpec) -> dict[str, Any]:
@@ -188,10 +188,10 @@ def _write(group: Any, episode: RecordedEpisode, number: int) -> None:
         rows = values if len(values) > length else np.concatenate([values, values[-1:]])
         compress(group, "observations" if bare else f"observations/{leaf}", rows)
     compress(group, "actions", episode.actions)
-    no = np.zeros(length, bool)
+    never = np.zeros(length, bool)
     group["rewards"] = np.zeros(length, np.float32) if episode.rewards is None else episode.rewards
-    group["terminations"] = no if episode.terminated is None else episode.terminated
-    group["truncations"] = no if episode.truncated is None else episode.truncated
+    group["terminations"] = never if episode.terminated is None else episode.terminated
+    group["truncations"] = never if episode.truncated is None else episode.truncated
     if episode.success is not None:
         group["infos/success"] = np.concatenate([[False], episode.success])
     for name, values in episode.others.items():
