@@ -25,7 +25,7 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +41,7 @@ from rlpipe.distributed import ray_answers
 from rlpipe.distributed.actors import Actor
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.engine import RayEngine
+from rlpipe.distributed.hosting import runs
 from rlpipe.distributed.ray_answers import RayAnswers
 from rlpipe.distributed.roles import Role
 from rlpipe.distributed.worker_pool import WorkerPool
@@ -89,8 +90,8 @@ class SharedActors:
         actor.make(window)
         return actor
 
-    def start_worker(self, rank: int, life: int) -> Actor:  # noqa: ARG002 - of every factory
-        return copy.copy(self._processes[rank % len(self._processes)])
+    def start_host(self, place: int, lives: Mapping[int, int]) -> Actor:  # noqa: ARG002 - of every factory
+        return copy.copy(self._processes[place % len(self._processes)])
 
 
 class StandIn:
@@ -106,7 +107,7 @@ class StandIn:
         self.learner = self.logger = self
         self.seconds = 0.0
 
-    def start_worker(self, rank: int, life: int) -> StandIn:  # noqa: ARG002 - of every factory
+    def start_host(self, place: int, lives: Mapping[int, int]) -> StandIn:  # noqa: ARG002 - of every factory
         return self
 
     def call(self, *_: Any, num_returns: int = 1) -> Any:
@@ -149,7 +150,8 @@ def engine_of(config: Any, actors: SharedActors | StandIn, count: int) -> RayEng
     engine._launcher = SimpleNamespace(num_workers=count, num_learners=1, num_servers=0, servers=[])
     engine._learners, engine._logger, engine._steps = [actors.learner], actors.logger, [0] * count
     factory: Any = actors
-    engine._worker_pool = WorkerPool(config, count, factory, RayAnswers(), lambda *_: None)
+    factory.wave = count
+    engine._worker_pool = WorkerPool(config, runs(count, count), factory, RayAnswers(), lambda *_: None)
     engine._worker_pool.wait_until_ready()
     assert isinstance(engine, RayEngine)
     return engine

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import signal
 import statistics
 import subprocess
@@ -62,18 +63,18 @@ def configuration(folder: Path) -> str:
     }))  # fmt: skip
 
 
-def title(process: psutil.Process, driver: int) -> str | None:
-    """Kind of process; None for processes that are not measured."""
+def title(process: psutil.Process, driver: int) -> str:
+    """Kind of a process of a run, such as ``driver``, ``rollout``, ``raylet`` or ``backend tensorboard``."""
     if process.pid == driver:
         return "driver"
-    command = " ".join(process.cmdline())
-    for part in PARTS:
-        if command.startswith(f"ray::{part}"):
-            return part
-    for name in ("gcs_server", "raylet/raylet"):
-        if name in command.split(" ")[0]:
-            return f"Ray's {Path(name).name}"
-    return None
+    words = process.cmdline() or [process.name()]
+    if words[0].startswith("ray::"):
+        return re.split(r"[\d.\s]", words[0].removeprefix("ray::"))[0].rstrip("-")
+    if "rlpipe.distributed.template_server" in words:
+        return "process template"
+    if "sync" in words and "--to" in words:
+        return f"backend {words[words.index('--to') + 1]}"
+    return Path(words[0]).name
 
 
 def main() -> int:
@@ -97,8 +98,8 @@ def main() -> int:
             driver = psutil.Process(process.pid)
             for child in [driver, *driver.children(recursive=True)]:
                 with suppress(psutil.Error):
-                    if part := title(child, process.pid):
-                        samples[part][int(SIXTHS * passed / seconds)].append(child.memory_full_info().uss / MIB)
+                    uss = child.memory_full_info().uss / MIB
+                    samples[title(child, process.pid)][int(SIXTHS * passed / seconds)].append(uss)
             time.sleep(2.0)
         new = set(os.listdir("/dev/shm")) - shared
         process.send_signal(signal.SIGTERM)

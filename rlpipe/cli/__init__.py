@@ -35,6 +35,7 @@ from rlpipe.cli import (
     pretrain,
     replay,
     report,
+    resize,
     runs,
     serve,
     submit,
@@ -87,6 +88,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     train.train, configs.configs, tasks.tasks, plugins.plugins, pretrain.pretrain, submit.submit,
     evaluate.evaluate, verify.verify, replay.replay, compare.compare, diagnose.diagnose, doctor.doctor, sync.sync,
     export.export, serve.serve, timeline.timeline, report.report, curriculum.curriculum, watch.watch, runs.runs,
+    resize.resize,
 )  # fmt: skip
 """In the order of the help."""
 for _command in _COMMANDS:

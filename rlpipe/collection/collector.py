@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, Outcome, in_float32, reset, take
+from rlpipe.collection.decisions import SINGLE_ACTIONS, Chunks, Outcome, in_float32, reset, single_action, take
 from rlpipe.collection.episodes import EpisodeTracker, name_component
 from rlpipe.collection.memories import Memories
-from rlpipe.envs.base import Simulator, Step
+from rlpipe.collection.moving import RunningActions, repeat
+from rlpipe.envs.base import Beginning, Simulator, Step
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics import catalogue as m
 from rlpipe.metrics.declaration import Metric
@@ -92,6 +93,7 @@ class Collector:
         whole_episodes: bool = False,
         memory_width: int = 0,
         acting_time: Metric = m.PREDICT_TIME,
+        movable: bool = False,
     ) -> None:
         """Resets the simulator, unless every collection begins with a reset.
 
@@ -106,6 +108,7 @@ class Collector:
             whole_episodes: begin new episodes in each collection; an environment is idle after its episode
             memory_width: numbers that the policy remembers, H; 0 for a policy without a memory
             acting_time: metric that the time spent choosing actions counts as
+            movable: keep the actions of running episodes, so that ``go_on_with`` can repeat them
         """
         self._simulator = simulator
         self._policy = policy
@@ -119,6 +122,7 @@ class Collector:
         self._whole_episodes = whole_episodes
         self._memories = Memories(simulator.num_envs, memory_width)
         self._acting_time = acting_time
+        self._running_actions = RunningActions(simulator.num_envs) if movable and not whole_episodes else None
         self._start: str | None = None  # fingerprint of a reset, until a fragment tells it
         self._fingerprints = 0  # that were left so far
         self._broken: set[str] = set()  # leaves of observations that were not finite
@@ -133,7 +137,29 @@ class Collector:
         seeds = [(n, beginning.seed) for n, beginning in sorted(beginnings.items())]
         self._start = digest_of(seeds, *named_leaves(self._observations).values())
         self._memories.clear()
+        if self._running_actions is not None:
+            self._running_actions.clear()
         self._fresh = True  # no fragment has ended with these observations
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns everything but simulator and policy, for another process."""
+        return {name: value for name, value in vars(self).items() if name not in ("_simulator", "_policy")}
+
+    @property
+    def repeated_beginnings(self) -> Mapping[int, Beginning]:
+        """How the episodes that ``go_on_with`` repeats began, by slot."""
+        return self._tracker.beginnings if self._running_actions is not None else {}
+
+    def go_on_with(self, simulator: Simulator, policy: Acting) -> None:
+        """Goes on in another process, with a simulator whose resets begin the running episodes again.
+
+        Raises:
+            NotRepeatableError: the simulator does not arrive where the episodes are.
+        """
+        self._simulator, self._policy = simulator, policy
+        if self._running_actions is not None:
+            repeat(simulator, self._running_actions, self._observations)
+        self._reset_seconds = simulator.reset_seconds or 0.0
 
     @property
     def unfinished(self) -> int:
@@ -231,6 +257,8 @@ class Collector:
         steps: list[Step] = []
         for step in take(self._simulator, actions, chunks, f"taking step {t + 1} of {self._horizon}"):
             number = len(steps)
+            if self._running_actions is not None:
+                self._running_actions.add(single_action(self._simulator.spec, actions, chunks, number), step)
             step_log_probs = log_probs[:, number] if by_action else log_probs * np.float32(number == 0)
             self._ended += self._tracker.step(step, policy_version, step_log_probs)
             for metric, values in step.observed.items():

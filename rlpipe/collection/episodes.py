@@ -96,6 +96,11 @@ class EpisodeTracker:
         return int(np.count_nonzero(self._lengths))
 
     @property
+    def beginnings(self) -> dict[int, Beginning]:
+        """Beginnings of the running episodes, by slot."""
+        return self._beginnings
+
+    @property
     def lengths(self) -> NDArray[np.int64]:
         """[N] copy of the number of steps that each running episode has taken."""
         return self._lengths.copy()

@@ -20,12 +20,14 @@ from rlpipe.collection.collector import Collector
 from rlpipe.collection.decisions import Chunks
 from rlpipe.collection.evaluator import Evaluator, Watch, check_same_spaces
 from rlpipe.collection.machine import machine_facts
+from rlpipe.collection.moving import Belongings, NotRepeatableError
 from rlpipe.collection.seeds import CURRICULUM, EpisodeKey, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.simulators import simulator_name
-from rlpipe.envs.base import Allotment, Simulator
+from rlpipe.envs.base import Allotment, Beginning, Simulator
 from rlpipe.envs.shared.make import make_simulator
+from rlpipe.envs.shared.seeding import global_states, set_global_states
 from rlpipe.envs.shared.tasks import training_allotment
 from rlpipe.errors import ConfigError, SimulatorError, ignored
 from rlpipe.foreign import foreign_code, take_notes
@@ -94,8 +96,10 @@ class RolloutWorker:
         self._life = life
         self._simulators = 0  # simulators that were replaced: they failed, or their slots got other tasks
         self._discarded = 0  # episodes dropped since the last window
+        self._reports: list[str] = []  # for the next window
         self._evaluator: Evaluator | None = None
         self._starts: Starts | None = None
+        self._repeated: Mapping[int, Beginning] | None = None  # beginnings of the episodes that are being repeated
         self._task_weights: Mapping[str, float] = {}  # factors of the tasks' shares, as a curriculum last set them
         self._simulator = self._make_simulator()
         self._broken = False
@@ -123,7 +127,7 @@ class RolloutWorker:
     def _make_simulator(self) -> Simulator:
         config, stage, group_size = self._config, self._stage, self._group_size
         share = config.env.train.total_num_envs // self._num_workers
-        counts = [0] * share
+        counts = self._counts = [0] * share  # episodes that each slot has begun
 
         def episode_of(n: int, request: int) -> tuple[int, int]:
             """(slot or group of slots, episode) that the seed is derived from."""
@@ -137,6 +141,8 @@ class RolloutWorker:
             return training_seed(config.runner.seed, self._incarnation, stage, *episode_of(n, request), self._lives)
 
         def next_start(n: int) -> ChosenStart | None:
+            if self._repeated is not None:
+                return self._repeated[n].chosen
             slot, episode = episode_of(n, counts[n] - 1)
             drawn = [config.runner.seed, self._incarnation, stage, slot, episode, *self._lives, CURRICULUM]
             return None if self._starts is None else self._starts.draw(np.random.default_rng(drawn))
@@ -188,6 +194,52 @@ class RolloutWorker:
             self._policy.rank = rank
         self.restart_episodes(incarnation, server)
 
+    def give_belongings(self) -> Belongings:
+        """Returns what another process needs to go on in this worker's place, which is then only to be closed."""
+        return Belongings(
+            self._rank, self._life, self._incarnation, self._stage, self._simulators, self._discarded,
+            list(self._counts), self._starts, self._task_weights, self._collector, self._broken, global_states(),
+        )  # fmt: skip
+
+    def take_belongings(self, belongings: Belongings) -> None:
+        """Goes on as the worker of the same rank in another process would have.
+
+        Its running episodes are repeated from their seeds and actions, with the same numbers. Where the simulator
+        cannot repeat them, they are dropped and counted, and the next window says so.
+        """
+        assert self._rank == belongings.rank
+        is_unused = self._collector is None and not self._broken and not any(self._counts)
+        is_unused &= self._stage == belongings.stage
+        self._life, self._incarnation, self._stage = belongings.life, belongings.incarnation, belongings.stage
+        self._simulators, self._discarded = belongings.simulators, belongings.discarded
+        self._starts, self._task_weights = belongings.starts, belongings.task_weights
+        with foreign_code(simulator_name(self._config.env.train)):
+            if not is_unused or self._tasks_of_slots() != self._tasks:
+                self._replace_simulator()
+            self._counts[:] = belongings.counts
+            self._broken, self._collector = belongings.broken, belongings.collector
+            if self._collector is not None:
+                self._repeat_episodes(self._collector)
+        set_global_states(belongings.generators)
+
+    def _repeat_episodes(self, collector: Collector) -> None:
+        assert self._policy is not None
+        self._repeated = collector.repeated_beginnings
+        for n in self._repeated:
+            self._counts[n] -= 1  # the reset begins the same episode
+        try:
+            collector.go_on_with(self._simulator, self._policy)
+        except NotRepeatableError as error:
+            self._drop_episodes()
+            self._simulators += 1  # new seeds
+            self._broken = True
+            self._reports.append(
+                f"rollout-{self._rank}: its episodes could not go on in another process, because {error}. They are "
+                "dropped."
+            )
+        finally:
+            self._repeated = None
+
     def _drop_episodes(self) -> None:
         self._discarded += self._collector.unfinished if self._collector else 0
         self._collector = None
@@ -222,8 +274,9 @@ class RolloutWorker:
         finally:
             if self._server is not None:
                 self._server.release(self._rank)  # in any case: the others must not wait for this worker
-        window.faults += [*reports, *take_notes()]
+        window.faults += [*self._reports, *reports, *take_notes()]
         window.simulator_failed = bool(reports)
+        self._reports = []
         return batch, window
 
     def _retried(
@@ -287,6 +340,7 @@ class RolloutWorker:
                 incarnation=self._incarnation, whole_episodes=self._group_size is not None,
                 memory_width=self._config.policy.memory_width,
                 acting_time=m.PREDICT_TIME if self._server is None else m.ENV_RECV_WAIT,
+                movable=self._config.rollout.is_elastic,
             )  # fmt: skip
         collecting = time.perf_counter()
         batch, window = self._collector.collect(snapshot.version, first_step, Chunks.of(self._config))

@@ -21,6 +21,7 @@ def check(config: Config) -> None:
     check_fields(config)
     _check_evaluation_seeds(config)
     _check_least_workers(config)
+    _check_processes(config)
     _check_device(config)
     _check_computation(config)
     _check_split(config)
@@ -85,6 +86,42 @@ def _check_least_workers(config: Config) -> None:
         raise ConfigError(
             f"rollout.min_workers is {least}, but there are {learners} learners (learner.num_learners), of which some "
             f"would get no data: give at least {learners}."
+        )
+
+
+def _check_processes(config: Config) -> None:
+    """Checks that several workers can be in one process, and that they can move to another one."""
+    rollout, train = config.rollout, config.env.train
+    if rollout.workers_per_actor > 1 and rollout.inference == "server":
+        raise ConfigError(
+            f"rollout.workers_per_actor is {rollout.workers_per_actor}, but with rollout.inference=server a worker "
+            "would wait for the others of its process, which cannot ask before it: leave one of them out."
+        )
+    least, most = rollout.min_processes, rollout.num_workers
+    if least is None:
+        return
+    key = f"rollout.min_processes is {least}, but"
+    if isinstance(most, str) or least > most:
+        raise ConfigError(f"{key} rollout.num_workers is {most}: give a number of workers, at least {least}.")
+    if rollout.workers_per_actor > 1:
+        raise ConfigError(f"{key} rollout.workers_per_actor is {rollout.workers_per_actor}: leave one of them out.")
+    if rollout.inference == "server":
+        raise ConfigError(f"{key} with rollout.inference=server workers cannot move: leave one of them out.")
+    if pipeline_kind(config) == PipelineKind.STREAM:
+        raise ConfigError(
+            f"{key} in a stream (runner.pipeline) workers are never between two collections, where they could move: "
+            "set runner.pipeline=ahead or sync, or leave it out."
+        )
+    facts = config.train_facts
+    if not (facts.waits and facts.seeds and facts.independent):
+        reason = (
+            "steps all its environments at once" if not facts.waits
+            else "draws its own seeds" if not facts.seeds
+            else "keeps something of one episode in the next"
+        )  # fmt: skip
+        raise ConfigError(
+            f"{key} {train.name} (env.train) {reason}, so its episodes could not go on in another process with the "
+            "same numbers: leave it out."
         )
 
 

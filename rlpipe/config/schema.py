@@ -222,10 +222,17 @@ class RolloutConfig:
     """Collection."""
 
     num_workers: int | str = option(
-        AUTO, least=1, below=2**16, choices=(AUTO,), unit="processes", affects=Affects.COMPARISON
+        AUTO, least=1, below=2**16, choices=(AUTO,), unit="workers", affects=Affects.COMPARISON
     )
     """Number of rollout workers, which must divide ``env.train.total_num_envs``; ``auto`` takes as many as there are
-    CPUs for; ``--local`` counts as one CPU."""
+    CPUs for; ``--local`` counts as one CPU. ``{min: 2, max: 8}`` is eight workers, with ``min_processes=2``."""
+    workers_per_actor: int = option(1, least=1, below=2**16, unit="workers", affects=Affects.COMPARISON)
+    """Number of workers in one process, which collect in turn and answer together, so that a driver has less to do. It
+    changes no result."""
+    min_processes: int | None = option(None, least=1, below=2**16, unit="processes", affects=Affects.COMPARISON)
+    """Let the processes of the workers come and go: the run starts with so many, and has as many as the cluster has
+    room for, up to one for each worker, from one iteration to the next, with the same rows
+    (docs/scale.md#workers-that-come-and-go). None: their number does not change."""
     horizon: int = option(200, least=1, most=1_000_000, unit="decisions", affects=_METHOD)
     """Decisions for each environment in an iteration (T); each is one environment step, or a chunk of them
     (``policy.chunk_size``)."""
@@ -258,6 +265,11 @@ class RolloutConfig:
     max_memory: float | None = option(None, above=0, unit="GiB", affects=Affects.COMPARISON)
     """Memory at which a worker is replaced after its collection, against simulators that leak; None: never."""
 
+    @property
+    def is_elastic(self) -> bool:
+        """True if the number of processes may change."""
+        return self.min_processes is not None
+
 
 def _check_device(key: str, value: str) -> None:
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", value):
@@ -272,8 +284,8 @@ class LearnerConfig:
     """``cpu``, ``cuda`` (also ``cuda:1`` and so on), or ``auto``: where there is a GPU, it or the CPU, whichever takes
     less time for a few gradient steps before the first update; without a trial the GPU, for a policy of three million
     parameters or more, for several learners, and for cloning. A note tells the choice, and a resumed run keeps it. On
-    Ray, the learner asks for one GPU unless this is ``cpu`` or the cluster has none; ``cuda`` insists on one. Whether
-    torch finds it is checked where the learner runs."""
+    Ray, the learner asks for one GPU unless this is ``cpu`` or the cluster has none, and keeps it when it takes the
+    CPU; ``cuda`` insists on one. Whether torch finds it is checked where the learner runs."""
     num_learners: int | str = option(
         AUTO, least=1, below=2**16, choices=(AUTO,), unit="processes", affects=Affects.COMPARISON, fixed=True
     )
@@ -318,7 +330,7 @@ class LearnerConfig:
     graphs: bool | str = option(AUTO, choices=(AUTO, "true", "false"), affects=Affects.COMPARISON, fixed=True)
     """Record each gradient step once as a CUDA graph and replay it, which spares a GPU the wait for the host
     ([cluster.md](cluster.md#gpus)). ``auto``: where there is a GPU and the step can be recorded; a note says why not.
-    ``true`` makes that an error; ``false`` never records."""
+    ``true`` makes that an error; ``false`` never records. With ``learner.compile``, nothing is recorded."""
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ def build(tree: DictConfig, schema: type[C]) -> C:
     values = container(tree, resolve=True)
     check_no_secrets(values, os.environ)  # before all other checks, because an error about a value shows the value
     names = [field.name for field in dataclasses.fields(Config)]
+    _spell_out_processes(values)
     for name in values:
         if name not in names:
             hint = translation(name) or nearest(name, names)
@@ -52,6 +53,17 @@ def build(tree: DictConfig, schema: type[C]) -> C:
         stages=_stage_configs(values.get("stages") or []),
         **sections,
     )
+
+
+def _spell_out_processes(values: dict[str, Any]) -> None:
+    """Replaces ``rollout.num_workers: {min: 2, max: 8}`` by the two keys that it stands for."""
+    rollout = values.get("rollout")
+    span = rollout.get("num_workers") if isinstance(rollout, dict) else None
+    if isinstance(span, dict):
+        if {*span} != {"min", "max"}:
+            raise ConfigError(f"rollout.num_workers is {span!r}; as keys and values it must have min and max.")
+        assert isinstance(rollout, dict)
+        values["rollout"] = {**rollout, "num_workers": span["max"], "min_processes": span["min"]}
 
 
 def acting_sections(tree: Mapping[str, Any]) -> tuple[type[Any], Any, Any]:

@@ -89,7 +89,7 @@ def respell(tree: DictConfig, texts: Mapping[Path, str], schema: type[Any] | Non
             if text == "???":
                 raise ConfigError(f"{'.'.join(map(str, path))} is '???', which stands for a missing value: give one.")
             as_text.add(path)
-        elif text in _NULL:
+        elif text in _NULL or OmegaConf.is_config(_value(tree, path)):
             continue
         value = text if path in as_text else _number(text)
         if isinstance(value, int) and int not in kinds and re.search("[.eE]", text):
@@ -108,10 +108,15 @@ def _number(text: str) -> int | float | str:
     return int(value) if whole else float(value)
 
 
+def _value(tree: Any, path: Path) -> Any:
+    for step in path:
+        tree = tree[step if isinstance(tree, ListConfig) else str(step)]
+    return tree
+
+
 def _set(tree: Any, path: Path, value: Any) -> None:
     *steps, last = path
-    for step in steps:
-        tree = tree[step if isinstance(tree, ListConfig) else str(step)]
+    tree = _value(tree, tuple(steps))
     tree[last if isinstance(tree, ListConfig) else str(last)] = value
 
 

@@ -156,6 +156,8 @@ def _start(options: dict[str, Any], template: ProcessTemplate | None) -> Path:
     # By default Ray starts an idle process per CPU, which would compete with the actors that are starting.
     os.environ.setdefault("RAY_prestart_worker_first_driver", "false")
     os.environ.setdefault("RAY_enable_worker_prestart", "false")
+    # By default Ray remembers the last 100,000 tasks, two kB each, which nobody can ask for without a dashboard.
+    os.environ.setdefault("RAY_task_events_max_num_task_in_gcs", "1000")
     if template is not None:
         os.environ[worker_entry.SOCKET], os.environ[worker_entry.PROGRAM] = template.socket, worker_program()
     try:

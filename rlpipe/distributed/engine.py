@@ -17,18 +17,20 @@ from ray.exceptions import RayError, RayTaskError
 
 from rlpipe.backends.base import Place, RunInfo
 from rlpipe.collection.evaluator import Watch
+from rlpipe.collection.host import WorkerHost, worker_names
 from rlpipe.collection.inference import InferenceServer
 from rlpipe.collection.seeds import EpisodeKey
-from rlpipe.collection.worker import Ready, RolloutWorker
+from rlpipe.collection.worker import Ready
 from rlpipe.config.plan import Plan
 from rlpipe.config.schema import Stage
 from rlpipe.distributed.actors import Actor
 from rlpipe.distributed.answers import CallError
 from rlpipe.distributed.cluster import Cluster
+from rlpipe.distributed.hosting import runs
 from rlpipe.distributed.launcher import Launcher
 from rlpipe.distributed.node_checks import preflight
 from rlpipe.distributed.nodes import ANSWER_SECONDS, alive_nodes, draining_nodes, own_node_id
-from rlpipe.distributed.placement import run_bundles
+from rlpipe.distributed.placement import needed_at_start, run_bundles, worker_counts
 from rlpipe.distributed.placement_group import RunPlacement
 from rlpipe.distributed.post_mortem import means_loss, raised_in, user_error
 from rlpipe.distributed.process_template import template_for
@@ -49,7 +51,7 @@ from rlpipe.run.metric_logger import Backlog, MetricLogger
 log = logging.getLogger("rlpipe")
 
 _DRAIN_CHECK_SECONDS = 2.0
-"""Interval between two looks for draining nodes."""
+"""Interval between two looks for draining nodes, and for room for more processes of workers."""
 _NEXT_DEATH_SECONDS = 0.3
 """Time after the news of one death in which those of others, such as of the same node, become known."""
 _EVALUATION_SLACK = 10.0
@@ -82,7 +84,8 @@ class RayEngine:
         template = template_for(config, address)
         self._cluster = Cluster(address, template)
         self._bundles = run_bundles(config, alive_nodes())
-        self._launcher = Launcher(config, self._bundles, has_template=template is not None)
+        workers = self._number_of_workers()
+        self._launcher = Launcher(config, self._bundles, workers, has_template=template is not None)
         self._learners: list[Actor] = []
         self._logger: Actor | None = None
         self._next_logger: Actor | None = None  # starting, after its predecessor was lost
@@ -92,10 +95,22 @@ class RayEngine:
         self._steps = [0] * self.num_workers  # of each environment in this incarnation, by rank
         self._draining: set[str] = set()
         self._last_drain_check = 0.0
+        self._last_growth_check = 0.0
+        self._moves: list[str] = []  # of workers between processes, as sentences, since they were last reported
+        self._directory: RunDirectory | None = None
+
+    def _number_of_workers(self) -> int:
+        """Returns the number of workers, which together fill the places of their processes."""
+        places = sum(bundle.role == Role.ROLLOUT_WORKER for bundle in self._bundles)
+        return worker_counts(self._config, places)[0]
 
     @property
     def num_workers(self) -> int:
         return self._launcher.num_workers
+
+    @property
+    def num_collectors(self) -> int:
+        return self._launcher.num_hosts
 
     @property
     def _servers(self) -> list[Actor]:
@@ -103,7 +118,7 @@ class RayEngine:
 
     @property
     def actors(self) -> list[Actor]:
-        """All present actors: workers by rank, then the others."""
+        """All present actors: processes of workers, then the others."""
         return [*self._worker_pool.actors, *self._other_actors]
 
     @property
@@ -120,13 +135,15 @@ class RayEngine:
             config.cluster.strategy,
             config.cluster.placement_timeout,
             grows=not self._cluster.started,
+            needed=needed_at_start(config, self._bundles),
         )
         warnings = preflight(config, self._placement.bundles_by_node(Role.ROLLOUT_WORKER))
         each = config.env.train.total_num_envs // count
         log.info("Starting %d rollout worker%s with %d environments each", count, "" if count == 1 else "s", each)
         self._launcher.begin(self._placement, plan, incarnation)
         self._launcher.start_servers()
-        self._worker_pool = WorkerPool(config, count, self._launcher, RayAnswers(), self._failure_elsewhere)
+        hosting = runs(count, self._launcher.num_hosts)
+        self._worker_pool = WorkerPool(config, hosting, self._launcher, RayAnswers(), self._failure_elsewhere)
         self._opened = True
         self._start_learner_processes()  # beside the simulators: run.json will say where they are
         ready = self._worker_pool.wait_until_ready()
@@ -202,6 +219,7 @@ class RayEngine:
     def start_logger(self, directory: RunDirectory, info: RunInfo, config: Plan, state: Checkpoint | None) -> None:
         self._logger, self._next_logger = self._next_logger or self._launcher.start_logger(), None
         self._logger.make(directory, info, config, state.meta["metrics"] if state else {})
+        self._directory = directory
 
     def rebuild(self, ready: Ready, state: Checkpoint | None, warm: Weights | None, incarnation: int) -> Any:
         self._end_stateful()
@@ -214,9 +232,7 @@ class RayEngine:
         self._start_learner_processes()
         self._make_learners(ready, state)
         self._worker_pool.start_over(
-            lambda worker, rank: worker.call(
-                RolloutWorker.restart_episodes, incarnation, self._launcher.server_of(rank)
-            )
+            lambda host, ranks: host.call(WorkerHost.restart_episodes, incarnation, self._launcher.server_of(ranks[0]))
         )
         return self._first_snapshot(warm if state is None else None)
 
@@ -244,7 +260,8 @@ class RayEngine:
 
         An actor that cannot be asked because it has died is left out: whoever needs it next finds its loss.
         """
-        started = [*self._worker_pool.actors, *self._servers, *self._learners]
+        hosts = self._worker_pool.actors
+        started = [*hosts, *self._servers, *self._learners]
         self._check_started(started)
         node = own_node_id()
         driver = {"host": platform.node(), "node": node, "clock": 0.0}
@@ -256,7 +273,8 @@ class RayEngine:
             if clocks.get(at.node) is None:
                 clocks[at.node] = actor.clock_offset()
             if (clock := clocks[at.node]) is not None:
-                places[actor.name] = {"host": at.host, "node": at.node, "pid": at.pid, "clock": clock}
+                for name in worker_names(actor.name) if actor in hosts else [actor.name]:
+                    places[name] = {"host": at.host, "node": at.node, "pid": at.pid, "clock": clock}
         return {**places, Role.METRIC_LOGGER.actor_name(): driver}
 
     def _check_started(self, actors: Sequence[Actor]) -> None:
@@ -284,14 +302,15 @@ class RayEngine:
 
     def evacuate(self) -> None:
         assert self._placement is not None
-        self._worker_pool.evacuate(self._draining, self._placement.move)
+        if not self._config.rollout.is_elastic or not self._worker_pool.can_leave(self._draining):
+            self._worker_pool.evacuate(self._draining, self._placement.move)  # else workers move before they collect
         movable = [*self._learners, *self._servers]  # in the order of their bundles, which follow those of the workers
         leaving = [
             index for index, actor in enumerate(movable)
             if (at := actor.location(0.0)) is not None and at.node in self._draining
         ]  # fmt: skip
         if leaving:
-            self._placement.move([self.num_workers + index for index in leaving])
+            self._placement.move([self._launcher.num_places + index for index in leaving])
             raise ActorLostError(
                 *(movable[index].planned_fault("has to leave its node, which is draining") for index in leaving)
             )
@@ -306,19 +325,21 @@ class RayEngine:
         self._make_servers()  # for an evaluation, which has no learner
         return [server.call(InferenceServer.load, snapshot) for server in self._servers] or [snapshot]
 
-    def collect(self, snapshot: Any, stage: int, rank: int | None = None) -> Any:
+    def collect(self, snapshot: Any, stage: int, collector: int | None = None) -> Any:
         snapshots, seconds = self._act_with(snapshot), self._config.rollout.timeout
+        if self._config.rollout.is_elastic:
+            self._deal_again()
         first_steps = list(self._steps)
-        for worker_rank in range(self.num_workers) if rank is None else [rank]:
-            self._steps[worker_rank] += self._config.steps_per_collection
+        for rank in range(self.num_workers) if collector is None else self._worker_pool.ranks_of(collector):
+            self._steps[rank] += self._config.steps_per_collection
 
-        def send(worker: Actor, rank: int) -> Any:
-            arguments = snapshots[rank % len(snapshots)], stage, first_steps[rank]
-            return worker.deliver_within(seconds, RolloutWorker.collect, *arguments, num_objects=2)
+        def send(host: Actor, ranks: Sequence[int]) -> Any:
+            arguments = ranks, snapshots[ranks[0] % len(snapshots)], stage, [first_steps[rank] for rank in ranks]
+            return host.deliver_within(seconds, WorkerHost.collect, *arguments, num_objects=len(ranks) + 1)
 
-        ranks = None if rank is None else [rank]
+        hosts = None if collector is None else [collector]
         task = self._worker_pool.send(
-            WorkerTask(send, Role.ROLLOUT_WORKER.task, seconds, "rollout.timeout", ranks=ranks)
+            WorkerTask(send, Role.ROLLOUT_WORKER.task, seconds, "rollout.timeout", hosts=hosts)
         )
         windows = [
             server.call(InferenceServer.window, loaded)
@@ -327,14 +348,49 @@ class RayEngine:
         return _Collection(task, windows)
 
     def gather(self, collection: _Collection) -> tuple[list[Any], list[Any]]:
-        refs, _ = self._worker_pool.gather(collection.task)
-        windows: list[Any] = [window for _, window, _ in refs]  # the driver reads none of them
+        requests, _ = self._worker_pool.gather(collection.task)
+        windows: list[Any] = [request.refs[-2] for request in requests]  # the driver reads none of them
         if self._servers:
             for rank in set(range(self.num_workers)) - set(collection.task.requests):
                 server = self._servers[rank % len(self._servers)]
                 self.wait([server.call(InferenceServer.release, rank)])  # else it would wait for a worker left out
             windows = [*windows, *(self.get(ref) for ref in collection.server_windows)]
-        return [batch for batch, *_ in refs], [*windows, *self._worker_pool.take_losses()]
+        batches = [batch for request in requests for batch in request.refs[:-2]]
+        return batches, [*windows, *self._worker_pool.take_losses()]
+
+    def _deal_again(self) -> None:
+        """Takes places that have become free, and gives back those that are drained or asked for."""
+        pool, placement = self._worker_pool, self._placement
+        assert placement is not None
+        most = self._launcher.num_places
+        if self._directory is not None:
+            least, asked_for = self._launcher.num_hosts, self._directory.processes_asked_for()
+            most = most if asked_for is None else min(most, max(least, asked_for))
+        free, moved = pool.deal_again(most, self._draining)
+        for place in free:
+            placement.give_back(place)
+        now = time.monotonic()
+        if moved or now - self._last_growth_check >= _DRAIN_CHECK_SECONDS:
+            self._last_growth_check = now
+            in_use = pool.places
+            unused = [place for place in range(self._launcher.num_places) if place not in in_use]
+            for place in unused[: max(0, most - len(in_use))]:
+                if placement.has_place(place):
+                    pool.join(place)
+            for place in unused[max(0, most - len(in_use)) :]:
+                placement.give_back(place)
+        if moved:
+            self._moves.append(self._hosting_in_words())
+
+    def _hosting_in_words(self) -> str:
+        """Says which process is the host of which workers, and where."""
+        at = [(actor.name, actor.location(0.0)) for actor in self._worker_pool.actors]
+        where = ", ".join(f"{name} on {place.host} (pid {place.pid})" if place else name for name, place in at)
+        return f"The {self.num_workers} rollout workers go on in {len(at)} process{'es' * (len(at) > 1)}: {where}."
+
+    def moves(self) -> list[str]:
+        moves, self._moves = self._moves, []
+        return moves
 
     def wait_for_any(self, collections: Sequence[_Collection], refs: list[Any]) -> list[Any]:
         done = self._worker_pool.poll([collection.task for collection in collections], refs)
@@ -363,13 +419,15 @@ class RayEngine:
 
     def evaluate(self, snapshot: Any, watch: Watch, only: Collection[EpisodeKey] | None = None) -> list[MetricWindow]:
         snapshots, seconds = self._act_with(snapshot), self._config.evaluation.timeout
+        in_turn = max(len(ranks) for ranks in self._worker_pool.hosting)
 
-        def send(worker: Actor, rank: int) -> Any:
-            acting = snapshots[rank % len(snapshots)]
-            return [worker.call_within(seconds, RolloutWorker.evaluate, acting, None, only)]
+        def send(host: Actor, ranks: Sequence[int]) -> Any:
+            acting = snapshots[ranks[0] % len(snapshots)]
+            return [host.call_within(seconds * in_turn, WorkerHost.evaluate, ranks, acting, None, only)]
 
+        slack = seconds * (in_turn - 1) + _EVALUATION_SLACK
         task = self._worker_pool.send(
-            WorkerTask(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True, slack=_EVALUATION_SLACK)
+            WorkerTask(send, "evaluate", seconds, "evaluation.timeout", waits_for_all=True, slack=slack)
         )
         ended, counted = 0, 0
         while not task.is_complete:

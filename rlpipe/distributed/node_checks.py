@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 from rlpipe.config.plan import Plan
 from rlpipe.distributed.cluster import Cluster
 from rlpipe.distributed.nodes import alive_nodes, missing_from_ray, own_node_id, pinned_to
-from rlpipe.distributed.placement import Node, node_table, room, run_bundles, shortage
+from rlpipe.distributed.placement import Node, needed_at_start, node_table, room, run_bundles, shortage
 from rlpipe.distributed.roles import Role
 from rlpipe.doctor import driver, facts, libraries, limits, machine, memory, servers, simulators, versions
 from rlpipe.doctor.machine import NodeLoad
@@ -131,7 +131,7 @@ def nodes_to_check(config: Plan | None) -> tuple[list[NodeToCheck], list[CheckRe
     used, problems = {node.name for node in nodes}, []
     if config is not None:
         bundles = run_bundles(config, nodes)
-        if lacking := shortage(bundles, nodes):
+        if lacking := shortage([bundles[index] for index in needed_at_start(config, bundles)], nodes):
             message = f"{lacking}. There is:\n{node_table(nodes)}"
             problems.append(fail("placement", message, "ask for less, or add nodes."))
         worker, others = bundles[0], [bundle for bundle in bundles if bundle.role != Role.ROLLOUT_WORKER]

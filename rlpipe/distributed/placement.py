@@ -84,8 +84,27 @@ def run_bundles(config: Plan, nodes: Sequence[Node]) -> list[Bundle]:
     learners = [learner] * number_of_learners(config, learner, nodes)
     left = _without_all(learners, nodes, worker)
     servers = inference_bundles(config, left)
-    count = number_of_workers(config, room(worker, _without_all(servers, left, worker)))
-    return [worker] * count + learners + servers
+    _, places = worker_counts(config, room(worker, _without_all(servers, left, worker)))
+    return [worker] * places + learners + servers
+
+
+def needed_at_start(config: Plan, bundles: Sequence[Bundle]) -> list[int]:
+    """Returns the indexes of the bundles without which a run cannot start: all, but those of processes that may come
+    later (``rollout.min_processes``)."""
+    places = sum(bundle.role == Role.ROLLOUT_WORKER for bundle in bundles)
+    first = config.rollout.min_processes or places
+    return [index for index in range(len(bundles)) if not first <= index < places]
+
+
+def worker_counts(config: Plan, room_for: int) -> tuple[int, int]:
+    """Returns the number of rollout workers, and that of the places of their processes.
+
+    Args:
+        room_for: number of processes that there is room for, of which ``rollout.num_workers=auto`` takes all.
+    """
+    each = config.rollout.workers_per_actor
+    workers = number_of_workers(config, room_for * each)
+    return workers, -(-workers // each)
 
 
 def _without_all(bundles: Sequence[Bundle], nodes: Sequence[Node], sparing: Bundle) -> Sequence[Node]:

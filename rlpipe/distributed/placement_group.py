@@ -27,7 +27,15 @@ _RESERVING_SECONDS = 5.0
 class RunPlacement:
     """Places of a run's actors on the nodes of a cluster: all are reserved, or none."""
 
-    def __init__(self, bundles: Sequence[Bundle], strategy: str, wait: float, *, grows: bool = True) -> None:
+    def __init__(
+        self,
+        bundles: Sequence[Bundle],
+        strategy: str,
+        wait: float,
+        *,
+        grows: bool = True,
+        needed: Sequence[int] | None = None,
+    ) -> None:
         """Reserves a place for each bundle.
 
         Args:
@@ -35,6 +43,7 @@ class RunPlacement:
             strategy: ``cluster.strategy``.
             wait: seconds to wait for nodes that are still to join, or that are busy.
             grows: True if nodes may still join.
+            needed: indexes of the bundles to reserve; None for all. For the others, ``has_place`` asks later.
         Raises:
             ConfigError: the cluster has no room for them.
         """
@@ -43,12 +52,14 @@ class RunPlacement:
         self._strategy = strategy.upper()
         self._groups: list[PlacementGroup] = []
         self._places: dict[int, tuple[PlacementGroup, int]] = {}
+        indexes = range(len(bundles)) if needed is None else needed
+        reserved = [bundles[index] for index in indexes]
         if not grows:
-            _wait_for_nodes(bundles, 0.0)
+            _wait_for_nodes(reserved, 0.0)
         try:
-            group = self._reserve(range(len(bundles)))
-            _wait_for_nodes(bundles, ends)  # meanwhile the pending group tells an autoscaler what to start
-            _wait_for_room(group, bundles, max(ends, time.monotonic() + _RESERVING_SECONDS), grows)
+            group = self._reserve(indexes)
+            _wait_for_nodes(reserved, ends)  # meanwhile the pending group tells an autoscaler what to start
+            _wait_for_room(group, reserved, max(ends, time.monotonic() + _RESERVING_SECONDS), grows)
         except BaseException:  # including Ctrl-C
             self.close()
             raise
@@ -72,6 +83,23 @@ class RunPlacement:
         """
         if any(self._bundles[index].resources for index in indexes):
             self._reserve(indexes)
+
+    def has_place(self, index: int) -> bool:
+        """True if a bundle has its place; asks for one if nobody has."""
+        if not self._bundles[index].resources:
+            return True
+        if index not in self._places:
+            self._reserve([index])
+        return bool(placement_group_table(self._places[index][0])["state"] == "CREATED")
+
+    def give_back(self, index: int) -> None:
+        """Releases the place of a bundle, or what was asked for it; one of those that were reserved together stays
+        reserved until ``close``, and ``has_place`` asks for another.
+        """
+        group, _ = self._places.pop(index, (None, 0))
+        if group is not None and group not in (other for other, _ in self._places.values()):
+            self._groups.remove(group)
+            remove_placement_group(group)
 
     def place(self, index: int) -> dict[str, Any]:
         """Returns Ray's options for the actor of a bundle.

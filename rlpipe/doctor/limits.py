@@ -92,5 +92,5 @@ def driver_limit(workers: int, collection: float) -> Limit:
     return Limit(
         busy / collection,
         f"driver: {busy:.2g} s of each iteration for {workers:,} rollout workers, which collect for {collection:.2g} s",
-        "raise rollout.horizon, or lower rollout.num_workers.",
+        "raise rollout.horizon or rollout.workers_per_actor, or lower rollout.num_workers.",
     )

@@ -42,6 +42,7 @@ class LearnerBase(ABC):
     """Common part of all learners: policy, version of its weights, device, and settings of the stage."""
 
     _learns_critic = True
+    _stepper: Stepper  # which a subclass makes, with ``_make_stepper``
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec, num_learners: int = 1) -> None:
         """Makes the policy with first weights that follow from the seed; all learners may share a machine.
@@ -58,7 +59,6 @@ class LearnerBase(ABC):
         check_device(device)
         self._chooses_device = device == AUTO and num_learners == 1  # and has not chosen yet
         self._device = torch.device(devices()[0] if device == AUTO else device)
-        self._steppers: list[Stepper] = []
         self._notes: list[str] = []  # for the user, of the next update
         threads = config.learner.num_threads
         if threads == AUTO and self._device.type == "cuda":
@@ -88,8 +88,7 @@ class LearnerBase(ABC):
     def _make_stepper(self, state: Callable[[], Mapping[str, object]]) -> Stepper:
         """Makes what runs the gradient steps, given the objects that they read and write."""
         settings = lambda: {"learner": self._config.learner, **state()}  # noqa: E731
-        self._steppers = [Stepper(self._device, self._config.learner.graphs, settings, self._notes)]
-        return self._steppers[0]
+        return Stepper(self._device, self._config.learner.graphs, settings, self._notes)
 
     def _make_algorithm(self) -> Any:
         return self._config.algorithm_class(self._config.algorithm)
@@ -120,8 +119,7 @@ class LearnerBase(ABC):
         if self._chooses_device:
             self._choose_device()
         set_precision(self._config.learner.precision, self._device)  # which learners of a trial have set for themselves
-        for stepper in self._steppers:
-            stepper.begin_update()
+        self._stepper.begin_update()
         first = iteration <= FIRST_ITERATIONS
         before = sha256_of_arrays(self._policy.weights()) if first else ""
         snapshot, window = self._update(stage, iteration, *batches, fragments=fragments)

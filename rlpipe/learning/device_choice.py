@@ -119,4 +119,5 @@ def choose_device(
     }
     device = min(candidates, key=lambda name: seconds[name])
     times = ", ".join(f"{1000 * duration:.3g} ms on {name}" for name, duration in seconds.items())
-    return device, f"The learner takes {device} (learner.device=auto): {STEPS} gradient steps took {times}."
+    reserved = " On Ray, it keeps the GPU that it has reserved; learner.device=cpu reserves none." * (device == "cpu")
+    return device, f"The learner takes {device} (learner.device=auto): {STEPS} gradient steps took {times}.{reserved}"

@@ -85,6 +85,7 @@ class OffPolicyLearner(LearnerBase):
             self._demonstrations = loaded.num_trajectories
             self._unseen = tensors(loaded.observations).to(self._device)
         self._shift = RandomShift(self._options.random_shift, spec, self._generator)
+        # Without the buffers: their tensors stay where they are, and only the host reads how far they are filled.
         self._stepper = self._make_stepper(lambda: {"algorithm": self._algorithm, "policy": self._policy})
         self._skipped = 0
         self._debt = 0.0

@@ -163,6 +163,8 @@ class Learner(LearnerBase):
         self._begin()
         self._compile()
         self._stepper = self._make_stepper(self._step_state)
+        if self._config.learner.compile:
+            self._stepper.refuse("learner.compile is true, and a step that is checked for a recording is not compiled")
 
     def _step_state(self) -> dict[str, object]:
         """Returns the objects that gradient steps read and write."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import types
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -22,7 +24,14 @@ from torch.utils._pytree import tree_leaves
 
 SMALL = 4096
 """Bytes of an array whose numbers are facts; of a larger one, only where it lies."""
+_LIBRARIES = {"torch", "numpy", *sys.stdlib_module_names}
+_FACTS = (
+    Tensor, np.generic, np.ndarray, types.NoneType, bool, int, float, str, bytes, torch.dtype, torch.device,
+)  # fmt: skip
 _INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
+
+
+_searched: WeakKeyDictionary[Any, tuple[_Place, ...]] = WeakKeyDictionary()
 
 
 class OperationCheck(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -93,28 +102,138 @@ def facts_of(objects: Mapping[str, object]) -> dict[str, Hashable]:
     """Returns, by path, all numbers and words of objects and of what they hold, and where their tensors lie in memory.
 
     A replay keeps to the numbers and the memory of its recording, so that another fact asks for another one. Numbers in
-    the closures of functions count; class attributes and globals of modules do not.
+    the closures of functions count, and those that functions read from modules and classes; what lists and mappings of
+    modules and classes hold does not.
     """
     facts: dict[str, Hashable] = {}
+    sources: set[int] = set()  # functions and classes
     visited: dict[int, object] = {}  # which keeps their numbers from being given to others
 
     def visit(path: str, value: Any) -> None:
-        if isinstance(value, Tensor):
-            facts[path] = (value.data_ptr(), value.shape, value.stride(), value.dtype, value.requires_grad)
-        elif isinstance(value, np.generic):
-            facts[path] = value.tobytes()
-        elif value is None or isinstance(value, bool | int | float | str | bytes | torch.dtype | torch.device):
-            facts[path] = value
-        elif isinstance(value, np.ndarray):
-            facts[path] = (value.shape, value.tobytes() if value.nbytes <= SMALL else value.ctypes.data)
+        if isinstance(value, _FACTS):
+            facts[path] = _fact(value)
         elif id(value) not in visited and not isinstance(value, type | types.ModuleType | torch.Generator):
             visited[id(value)] = value
             for name, member in _members(value):
                 visit(f"{path}{name}", member)
+            source = value if isinstance(value, types.FunctionType) else type(value)
+            if id(source) not in sources:
+                sources.add(id(source))
+                facts.update((place.path, place.fact()) for place in _places(source))
 
     for name, value in objects.items():
         visit(name, value)
     return facts
+
+
+def _fact(value: Any) -> Hashable:
+    """Returns what a replay keeps of a value of one of the types ``_FACTS``."""
+    if isinstance(value, Tensor):
+        return value.data_ptr(), value.shape, value.stride(), value.dtype, value.requires_grad
+    if isinstance(value, np.generic):
+        return value.tobytes()
+    if isinstance(value, np.ndarray):
+        return value.shape, value.tobytes() if value.nbytes <= SMALL else value.ctypes.data
+    fact: Hashable = value
+    return fact
+
+
+class _Place(NamedTuple):
+    """Attribute of a module or a class that functions read.
+
+    Attributes:
+        path: full name.
+        names: all that the module or class holds, at present.
+        name: name of the attribute in it.
+    """
+
+    path: str
+    names: Mapping[str, Any]
+    name: str
+
+    def fact(self) -> Hashable:
+        """Returns what stands there now: a fact, or the code of a function."""
+        value = self.names.get(self.name)
+        return _fact(value) if isinstance(value, _FACTS) else id(getattr(_function_of(value), "__code__", None))
+
+
+def _places(source: Any) -> tuple[_Place, ...]:
+    """Returns the attributes of modules and classes that a function, or the methods of a class, may read.
+
+    They are searched once for each function and class, through all functions that these name, except in libraries.
+    """
+    if _in_library(source):
+        return ()
+    if source not in _searched:
+        places: dict[str, _Place] = {}
+        pending, visited = [source], set()
+        while pending:
+            each = pending.pop()
+            if each in visited or _in_library(each):
+                continue
+            visited.add(each)
+            for place in _of_class(each) if isinstance(each, type) else _of_function(each):
+                function = _function_of(value := place.names[place.name])
+                if function is not None:
+                    pending.append(function)
+                if function is not None or isinstance(value, _FACTS):
+                    places[place.path] = place
+        _searched[source] = tuple(places.values())
+    return _searched[source]
+
+
+def _of_class(source: type) -> Iterator[_Place]:
+    """Yields the attributes of a class and of its bases."""
+    for base in source.__mro__:
+        if not _in_library(base):
+            names = vars(base)
+            yield from (_Place(f"{_path(base)}.{name}", names, name) for name in names if not name.startswith("__"))
+
+
+def _of_function(source: types.FunctionType) -> Iterator[_Place]:
+    """Yields the globals that a function names, and those attributes of modules and classes among them."""
+    function: Any = inspect.unwrap(source)
+    in_code = set(_names_in(function.__code__))
+    pending = [(str(function.__globals__.get("__name__")), function.__globals__)]
+    visited = set()
+    while pending:
+        path, names = pending.pop()
+        visited.add(path)
+        for name in sorted(in_code & names.keys()):
+            yield _Place(f"{path}.{name}", names, name)
+            value = names[name]
+            if isinstance(value, type | types.ModuleType) and not _in_library(value):
+                spaces = value.__mro__ if isinstance(value, type) else (value,)
+                pending += [(_path(space), vars(space)) for space in spaces if _path(space) not in visited]
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """Yields the names of globals and attributes in a code and in the functions within it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+def _function_of(member: Any) -> types.FunctionType | None:
+    """Returns the function behind a method or a property; None for anything else."""
+    if isinstance(member, staticmethod | classmethod):
+        member = member.__func__
+    elif isinstance(member, property):
+        member = member.fget
+    elif isinstance(member, functools.cached_property):
+        member = member.func
+    return member if isinstance(member, types.FunctionType) else None
+
+
+def _path(source: Any) -> str:
+    return source.__name__ if isinstance(source, types.ModuleType) else f"{source.__module__}.{source.__qualname__}"
+
+
+def _in_library(source: Any) -> bool:
+    """True for what belongs to Python, torch or NumPy, whose numbers stay."""
+    name = source.__name__ if isinstance(source, types.ModuleType) else source.__module__
+    return str(name).partition(".")[0] in _LIBRARIES
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:
@@ -128,6 +247,8 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{number}]", member) for number, member in enumerate(value))
     elif isinstance(value, functools.partial):
         yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
+    elif isinstance(value, types.MethodType):
+        yield from ((".__self__", value.__self__), (".__func__", value.__func__))
     elif isinstance(value, types.FunctionType):
         yield ".__code__", id(value.__code__)
         yield ".__defaults__", value.__defaults__

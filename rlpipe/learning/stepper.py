@@ -24,6 +24,8 @@ WARM_UP = 3
 """Steps of each shape that run as Python says before one is recorded: libraries choose their kernels in them."""
 MOST_CHANGES = 8
 """Updates in a row in which recordings may be outdated before whatever changes is taken to change in every update."""
+MOST_FORMS = 64
+"""Forms of inputs, none of which has come often enough to be recorded, after which none is expected to."""
 MOST_RECORDINGS = 32
 """Recordings that are kept; the one that was not used for longest goes first."""
 MOST_BYTES = 2**28
@@ -32,6 +34,10 @@ KEPT_BYTES = 2**30
 """Size of the inputs of all recordings that are kept beside the newest."""
 
 Program = Callable[[Any], Any]
+
+_UNENDED: list[torch.cuda.CUDAGraph] = []
+"""Graphs that CUDA refused to end. They are kept because torch's allocator of pinned memory still asks them; no other
+recording follows, so they are few."""
 
 
 class Recorder(Protocol):
@@ -69,9 +75,20 @@ class CudaRecorder:
         try:
             with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                 outputs = function()
+        except BaseException:
+            self._end(graph)
+            raise
         finally:
             torch.cuda.set_stream(outside)  # which a recording that fails leaves unset
         return graph.replay, outputs
+
+    def _end(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends what torch leaves open where CUDA refuses to end a recording: the pool that gets all allocations."""
+        memory, number = torch.cuda.memory, self._stream.device.index
+        with contextlib.suppress(RuntimeError):  # the first of these raises if nothing is open
+            memory._cuda_endAllocateToPool(number, self._pool)  # type: ignore[attr-defined]
+            _UNENDED.append(graph)
+            memory._cuda_releasePool(number, self._pool)  # type: ignore[attr-defined]
 
 
 def make_recorder(device: torch.device) -> Recorder | None:
@@ -130,6 +147,7 @@ class Stepper:
             raise ConfigError(f"learner.graphs is true, but there are no CUDA graphs on {device}: set it to auto.")
         self._recordings: dict[Hashable, Recording] = {}
         self._warm: Counter[Hashable] = Counter()
+        self._any_is_warm = False
         self._facts: dict[str, Hashable] = {}  # as they were when the present recordings were made
         self._changes, self._may_have_changed = 0, True
         self._notes = notes
@@ -174,7 +192,7 @@ class Stepper:
         if recording is None:
             recording, reason = self._record(program, inputs)
             if recording is None:  # now without what the failed recording held
-                self._refuse(reason)
+                self.refuse(reason)
                 return [program(each) for each in inputs]
         self._recordings[forms] = recording
         return recording.replay(inputs)
@@ -201,6 +219,10 @@ class Stepper:
         if self._recorder is None:
             return program(inputs)
         self._warm[form] += 1
+        self._any_is_warm |= self._warm[form] >= WARM_UP
+        if len(self._warm) > MOST_FORMS and not self._any_is_warm:
+            self.refuse(f"none of {MOST_FORMS} shapes of minibatches has come {WARM_UP} times")
+            return program(inputs)
         with self._recorder.warm_up():
             if self._warm[form] != WARM_UP:
                 return program(inputs)
@@ -209,7 +231,7 @@ class Stepper:
                 outputs = program(inputs)
         path = difference(before, facts_of(self._state()))
         if check.reason or path:
-            self._refuse(check.reason or f"{path} changes in each step, but not in place")
+            self.refuse(check.reason or f"{path} changes in each step, but not in place")
         return outputs
 
     def _drop_outdated(self) -> None:
@@ -225,15 +247,18 @@ class Stepper:
         self._changes += 1
         if self._changes > MOST_CHANGES:
             before, now = self._facts.get(path), facts.get(path)
-            self._refuse(f"{path}, which a recording keeps, changes again and again, now from {before} to {now}")
+            self.refuse(f"{path}, which a recording keeps, changes again and again, now from {before} to {now}")
 
-    def _refuse(self, reason: str) -> None:
-        """Records nothing from now on.
+    def refuse(self, reason: str) -> None:
+        """Records nothing from now on, and says why in a note, unless nothing was recorded anyway.
 
         Raises:
             ConfigError: ``learner.graphs`` is true, or the device does not work any more.
         """
+        if self._recorder is None:
+            return
         self._recordings.clear()
+        self._warm.clear()
         self._recorder = None
         if self._required:
             raise ConfigError(

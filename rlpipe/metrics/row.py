@@ -29,6 +29,7 @@ class EventKind(StrEnum):
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     LEAVING = "leaving"
+    MOVED = "moved"
     NONFINITE = "nonfinite"
     NOTE = "note"
     RECOVERED = "recovered"

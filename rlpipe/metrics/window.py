@@ -29,7 +29,7 @@ class MetricWindow:
         episodes: training episodes that ended in this window.
         eval_episodes: evaluation episodes that ended in this window.
         spans: activities of the actor.
-        worker: rank of the rollout worker; None for any other actor.
+        worker: rank of the rollout worker, the first of several in one process; None for any other actor.
         faults: a sentence for each fault from which the actor recovered by itself.
         eval_replays: replays of some of the evaluation episodes.
         scenes: what their bodies look like, by key.
@@ -40,6 +40,7 @@ class MetricWindow:
         tells_success: True if a simulator has told the success of an episode so far.
         machines: facts about the machines that evaluated, each once.
         fingerprints: fingerprints of a fragment, or of an update, in the first iterations of a run.
+        of_workers: windows of single workers that were merged into this one, where somebody asks for them. Not merged.
     """
 
     states: dict[str, Reduction] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class MetricWindow:
     tells_success: bool = False
     machines: list[dict[str, Any]] = field(default_factory=list)
     fingerprints: list[FragmentFingerprint | UpdateFingerprint] = field(default_factory=list)
+    of_workers: list[MetricWindow] = field(default_factory=list)
 
     def observe(
         self,

@@ -41,6 +41,8 @@ LATEST = "latest"
 """Word for the newest run."""
 TIMELINE = "timeline.jsonl"
 FINGERPRINTS = "fingerprints.jsonl"
+PROCESSES = "processes"
+"""File with the number of processes that a user asks a run to take for its workers."""
 KEPT_ITERATIONS = 100
 """Smallest number of iterations that the timeline keeps; every so many iterations, older ones are dropped."""
 LINE_FILES = tuple(shapes.SHAPES)
@@ -280,6 +282,21 @@ class RunDirectory:
     def write_event(self, event: Event) -> None:
         """Appends a line to ``events.jsonl``."""
         self.append(EVENTS, [event.as_json()])
+
+    def ask_for_processes(self, number: int | None) -> None:
+        """Asks a run that can to take at most so many processes for its workers; None for as many as there is room."""
+        if number is None:
+            (self.path / PROCESSES).unlink(missing_ok=True)
+        else:
+            with files.replacing(self.path / PROCESSES) as file:
+                file.write(f"{number}\n".encode())
+
+    def processes_asked_for(self) -> int | None:
+        """Returns the number of processes that a user has asked for; None if nobody has."""
+        try:
+            return int((self.path / PROCESSES).read_text())
+        except (OSError, ValueError):
+            return None
 
     def lock_for_writing(self, patience: float = 20.0) -> Lock:
         """Locks the directory for its one writer; the lock file stays.

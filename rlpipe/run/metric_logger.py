@@ -215,9 +215,10 @@ class MetricLogger:
 
     def _by_worker(self, windows: Sequence[MetricWindow], declared: Sequence[Metric]) -> dict[str, dict[str, float]]:
         """Returns the metrics of each rollout worker by itself, by rank."""
-        ranks = sorted({window.worker for window in windows if window.worker is not None})
+        alone = _of_single_workers(windows)
+        ranks = sorted({window.worker for window in alone if window.worker is not None})
         return {
-            str(rank): merged([window for window in windows if window.worker == rank]).read(declared) for rank in ranks
+            str(rank): merged([window for window in alone if window.worker == rank]).read(declared) for rank in ranks
         }
 
     def _disk_events(self, iteration: int) -> list[Event]:
@@ -282,7 +283,7 @@ class MetricLogger:
             message = f"{skipped:.0f} optimiser steps were skipped, because the loss or a gradient was not finite."
             events.append(Event(EventKind.NONFINITE, message, row.iteration, time.time(), {"steps": skipped}))
         faults: dict[str, Event] = {}  # several workers may report the same
-        for window in windows:
+        for window in _of_single_workers(windows):
             data = {"part": f"rollout-{window.worker}", "replaced": window.simulator_failed}
             for fault in window.faults:
                 faults.setdefault(fault, Event(EventKind.SIMULATOR, fault, row.iteration, time.time(), data))
@@ -377,3 +378,8 @@ def run_info(directory: RunDirectory, config: Plan, first_iteration: int, spec: 
         time_limit=config.train_facts.time_limit,
         spaces=spec,
     )
+
+
+def _of_single_workers(windows: Sequence[MetricWindow]) -> list[MetricWindow]:
+    """Returns the windows of single workers in the place of those that were merged from them, where these have them."""
+    return [single for window in windows for single in (window.of_workers or [window])]

@@ -35,6 +35,10 @@ class Engine(Protocol):
     def num_workers(self) -> int:
         """Number of rollout workers."""
 
+    @property
+    def num_collectors(self) -> int:
+        """Number of processes of rollout workers, each of which can collect by itself."""
+
     def start_workers(self, plan: Sequence[Stage], incarnation: int) -> Ready:
         """Starts the rollout workers and waits until every simulator is ready."""
 
@@ -58,8 +62,8 @@ class Engine(Protocol):
         Rollout workers drop their episodes and begin new ones. There is no logger until ``start_logger``.
         """
 
-    def collect(self, snapshot: Ref, stage: int, rank: int | None = None) -> Ref:
-        """Asks every worker for a fragment, or the worker of one rank; returns the collection."""
+    def collect(self, snapshot: Ref, stage: int, collector: int | None = None) -> Ref:
+        """Asks every worker for a fragment, or those of one process by its number; returns the collection."""
 
     def gather(self, collection: Ref) -> tuple[list[Ref], list[Ref]]:
         """Waits for a collection.
@@ -99,6 +103,9 @@ class Engine(Protocol):
         Args:
             unfinished: also of those whose replacement has not finished a task yet, as at the end of a run
         """
+
+    def moves(self) -> list[str]:
+        """Returns a sentence for each time that workers have moved to other processes since the last call."""
 
     def draining_nodes(self) -> list[str]:
         """Describes nodes of this run that have begun to drain since the last call, as clauses without a full stop."""

@@ -63,6 +63,13 @@ class LocalEngine:
     def repaired_faults(self, *, unfinished: bool = False) -> list[Fault]:  # noqa: ARG002 - of every engine
         return []  # whatever fails here ends the run
 
+    @property
+    def num_collectors(self) -> int:
+        return self.num_workers
+
+    def moves(self) -> list[str]:
+        return []
+
     def draining_nodes(self) -> list[str]:
         return []
 
@@ -99,9 +106,9 @@ class LocalEngine:
             "nodes": [{"host": platform.node(), "cpus": len(os.sched_getaffinity(0))}],
         }
 
-    def collect(self, snapshot: Any, stage: int, rank: int | None = None) -> Any:
+    def collect(self, snapshot: Any, stage: int, collector: int | None = None) -> Any:
         pairs = []
-        for worker_rank in range(self.num_workers) if rank is None else [rank]:
+        for worker_rank in range(self.num_workers) if collector is None else [collector]:
             with _actor(f"rollout-{worker_rank}", "collect"):
                 pairs.append(self._workers[worker_rank].collect(snapshot, stage, self._steps[worker_rank]))
             self._steps[worker_rank] += self._config.steps_per_collection

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import Any
 
 from rlpipe.backends.base import Backend
+from rlpipe.collection.host import worker_names
 from rlpipe.config.plan import Plan
 from rlpipe.errors import ActorLostError, Fault, RunError
 from rlpipe.metrics import MetricWindow
@@ -155,6 +156,8 @@ class TrainingLoop:
         else:
             with clock(m.GENERATE_ROLLOUTS):
                 batches, collected = pipeline.next(snapshot, iteration)
+            for sentence in engine.moves():
+                self.report(EventKind.MOVED, sentence)
             with clock(m.UPDATE):
                 snapshot, learnt = engine.update(batches, stage, iteration)
                 pipeline.wait(learnt)
@@ -288,7 +291,7 @@ class TrainingLoop:
         faults = self._engine.repaired_faults(unfinished=unfinished)
         for fault in faults:
             self._report(restart_event(fault, self._done))
-        return {fault.actor for fault in faults if not fault.planned}
+        return {name for fault in faults if not fault.planned for name in worker_names(fault.actor)}
 
     def _evacuate_draining_nodes(self) -> None:
         """Saves the run and moves actors before their node goes away."""

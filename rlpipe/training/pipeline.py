@@ -98,10 +98,10 @@ class AheadPipeline(Pipeline):
 
 @dataclass(frozen=True)
 class _Collection:
-    """One worker's collection of one fragment.
+    """One process's collection of a fragment of each of its workers.
 
     Attributes:
-        rank: rank of the worker
+        rank: number of the process, in the order of their workers' ranks
         since: iteration that was assembled or learnt when it began, which tells the version of the acting weights
         ref: the engine's reference
     """
@@ -127,7 +127,7 @@ class StreamPipeline(Pipeline):
         """Takes the engine that collects, the stages of the run, and the largest lag, at least 1."""
         super().__init__(engine, plan)
         self._max_lag = max_lag
-        self._size = engine.num_workers
+        self._size = engine.num_collectors
         self._in_progress: list[_Collection] = []
         self._complete: list[_Collection] = []  # by the iteration in which they began
         self._snapshot: Ref = None

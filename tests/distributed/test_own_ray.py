@@ -23,6 +23,27 @@ print(json.dumps({"commands": commands, "task": ray.get(task.remote()), "token":
 cluster.close()
 """
 
+CALL = """
+import json, ray
+from rlpipe.distributed.cluster import Cluster
+cluster = Cluster()
+actor = ray.remote(num_cpus=0)(type("Idle", (), {"call": lambda self: None})).remote()
+refs = [actor.call.remote() for _ in range(3000)]
+ray.get(refs)
+last, tasks = refs[-1].task_id().hex(), set()
+while last not in tasks:  # tasks are reported in order, once a second
+    tasks = {event["args"].get("task_id") for event in ray.timeline() if "args" in event}
+print(json.dumps(len(tasks)))
+cluster.close()
+"""
+
+
+@pytest.mark.soak
+def test_it_remembers_the_last_thousand_tasks_of_a_long_run_and_no_more():
+    done = program_outside_ray(CALL)
+    assert done.returncode == 0, done.stderr
+    assert 0 < json.loads(done.stdout) <= 1000
+
 
 @pytest.mark.soak
 def test_it_has_the_processes_that_a_run_needs_and_can_run_tasks_with_an_environment_of_their_own():

@@ -23,6 +23,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
+from rlpipe.distributed import placement_group
 from rlpipe.distributed.nodes import draining_nodes, is_alive, pinned_to
 from tests.helpers import cluster
 from tests.helpers.simulated_ray.trials import on_a_simulated_cluster
@@ -191,6 +192,19 @@ def test_an_actor_can_be_ended_twice_and_its_calls_fail(system):
 def test_an_actor_for_a_node_that_does_not_exist_fails(system):
     part = new_part(scheduling_strategy=pinned_to("ab" * 28))
     assert isinstance(failure(part.pid.remote()), ActorUnschedulableError)
+
+
+def test_a_group_of_places_is_created_once_there_is_room_and_waits_before(system):
+    cpus = sum(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
+    largest = max(node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
+    fits, waits = (placement_group.placement_group([{"CPU": need}], "SPREAD") for need in (largest / 2, cpus + 1))
+    try:
+        assert fits.wait(60)
+        states = [placement_group.placement_group_table(group)["state"] for group in (fits, waits)]
+        assert states == ["CREATED", "PENDING"]
+    finally:
+        for group in (fits, waits):
+            placement_group.remove_placement_group(group)
 
 
 # --- nodes

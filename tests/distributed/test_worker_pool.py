@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlpipe.collection.worker import RolloutWorker
+from rlpipe.collection.host import WorkerHost, host_name
 from rlpipe.distributed.answers import CallError
+from rlpipe.distributed.hosting import runs
 from rlpipe.distributed.worker_pool import WorkerPool, WorkerTask
 from rlpipe.errors import ActorLostError, ConfigError, Fault, RunError
 from rlpipe.metrics import catalogue as m
@@ -82,6 +83,7 @@ class FakeActor:
         node: where it is.
         held: bytes in memory.
         ended: True once it was ended.
+        calls: what it was asked to do beside its tasks.
     """
 
     name: str
@@ -92,10 +94,14 @@ class FakeActor:
     node: str = "node-a"
     held: int = 0
     ended: bool = False
+    calls: list[Any] = field(default_factory=list)
+    location_ref: Ref = field(default_factory=lambda: Ref(None))
 
     def call(self, method, *args):
-        assert method is RolloutWorker.ready
-        return Ref(self.ready, self.ready_at)
+        if method is WorkerHost.ready:
+            return Ref(self.ready, self.ready_at)
+        self.calls.append((method.__name__, *args))
+        return Ref((method.__name__, *args))
 
     def do(self) -> Ref:
         """A task; an answer is a number of seconds that it takes, an exception, or an object."""
@@ -120,7 +126,9 @@ class FakeActor:
 
 
 class FakeFactory:
-    """Implements ``WorkerFactory``: the n-th worker of a rank answers as listed under (rank, n)."""
+    """Implements ``WorkerFactory``: a process answers as listed under its first rank and that worker's life."""
+
+    wave = 100
 
     def __init__(self, plans: dict[tuple[int, int], dict[str, Any]]) -> None:
         self.plans = plans
@@ -128,16 +136,25 @@ class FakeFactory:
         self.started: list[tuple[int, int]] = []
         self.spares: list[FakeActor] = []
         self.assigned: list[tuple[int, int, int]] = []
+        self.lost: set[str] = set()
 
-    def start_worker(self, rank, life):
-        self.started.append((rank, life))
-        return FakeActor(f"rollout-{rank}", next(self.pids), **self.plans.get((rank, life), {}))
+    def start_host(self, place, lives):
+        first, *_ = lives.items()
+        self.started.append(first)
+        return FakeActor(host_name([*lives]), next(self.pids), **self.plans.get(first, {}))
+
+    def begin_workers(self, host, lives):
+        host.calls.append(("begin", dict(lives)))
+
+    def is_lost(self, node):
+        return node in self.lost
 
     def start_spare(self, node):
         self.spares.append(FakeActor("rollout-spare", next(self.pids), node=node, **self.plans.get(node, {})))
         return self.spares[-1]
 
-    def assign(self, spare, rank, life):
+    def assign(self, spare, lives):
+        ((rank, life),) = lives.items()
         self.assigned.append((spare.pid, rank, life))
 
 
@@ -147,20 +164,30 @@ class Story:
     Args:
         workers: number of workers.
         plans: what the n-th worker of a rank does, by rank and n.
+        hosts: number of processes; None for one each.
         rollout: settings under ``rollout``.
     """
 
     def __init__(
-        self, workers: int, plans: dict[Any, Any] | None = None, others=lambda error: None, **rollout: Any
+        self,
+        workers: int,
+        plans: dict[Any, Any] | None = None,
+        others=lambda error: None,
+        hosts: int | None = None,
+        **rollout: Any,
     ) -> None:
-        settings = {"max_restarts": 100, "min_workers": "all", "spares": "never", "max_memory": None, "timeout": LIMIT}
+        settings = {
+            "max_restarts": 100, "min_workers": "all", "spares": "never", "max_memory": None, "timeout": LIMIT,
+            "is_elastic": False,
+        }  # fmt: skip
         config = SimpleNamespace(
             rollout=SimpleNamespace(**{**settings, **rollout}),
             cluster=SimpleNamespace(start_timeout=START),
             env=SimpleNamespace(train=SimpleNamespace(total_num_envs=8)),
         )
+        self.config = config
         self.answers, self.factory = FakeAnswers(), FakeFactory(plans or {})
-        self.pool = WorkerPool(config, workers, self.factory, self.answers, others)
+        self.pool = WorkerPool(config, runs(workers, hosts or workers), self.factory, self.answers, others)
 
     def task(self, **options: Any) -> WorkerTask:
         return WorkerTask(
@@ -169,8 +196,8 @@ class Story:
 
     def collect(self, **options: Any) -> list[Any]:
         """One task to its end; returns the batches."""
-        batches, _ = self.pool.gather(self.pool.send(self.task(**options)))
-        return [batch for batch, _ in batches]
+        requests, _ = self.pool.gather(self.pool.send(self.task(**options)))
+        return [request.refs[0] for request in requests]
 
     def losses(self) -> dict[str, float]:
         windows = self.pool.take_losses()
@@ -243,7 +270,7 @@ def test_the_fragment_of_a_replacement_has_the_place_of_its_rank():
 def test_a_second_task_that_was_sent_before_the_loss_goes_to_the_replacement_without_another_restart():
     story = Story(1, {(0, 0): {"answers": [dies(1), dies(1)]}})
     first, second = story.pool.send(story.task()), story.pool.send(story.task())
-    assert [story.pool.gather(task)[0][0][0] for task in (first, second)] == ["batch 2", "batch 2"]
+    assert [story.pool.gather(task)[0][0].refs[0] for task in (first, second)] == ["batch 2", "batch 2"]
     assert story.losses()["time/worker_restarts"] == 1
 
 
@@ -259,7 +286,7 @@ def test_a_worker_without_an_answer_in_time_is_replaced():
 
 def test_a_worker_that_fell_silent_is_replaced_although_others_answer_all_the_time():
     story = Story(2, {(0, 0): {"answers": [1e9]}})
-    silent, quick = (story.pool.send(story.task(ranks=[rank])) for rank in (0, 1))
+    silent, quick = (story.pool.send(story.task(hosts=[rank])) for rank in (0, 1))
     story.pool.poll([silent])  # a second without an answer
     story.answers.clock = LIMIT
     story.pool.poll([silent, quick])
@@ -471,9 +498,144 @@ def test_a_draining_node_gets_no_spare_even_if_a_worker_lands_there():
 def test_after_a_recovery_all_workers_start_over_and_one_that_cannot_is_replaced():
     story = Story(2, {(0, 0): {"answers": [dies(1)]}, (0, 1): {"answers": [5.0]}}, min_workers=1)
     asked = []
-    story.pool.start_over(lambda actor, rank: asked.append((rank, actor.pid)) or actor.do())
+    story.pool.start_over(lambda actor, ranks: asked.append((*ranks, actor.pid)) or actor.do())
     assert asked == [(0, 1), (1, 2), (0, 3)]
     assert story.answers.clock == 5.0  # all have to, whatever rollout.min_workers is
+
+
+# --- several workers in a process
+
+
+def test_a_process_is_asked_once_for_all_of_its_workers():
+    story = Story(4, hosts=2)
+    asked = []
+    story.pool.gather(story.pool.send(WorkerTask(
+        lambda actor, ranks: [asked.append(ranks), actor.do()], "collect", LIMIT, "rollout.timeout"
+    )))  # fmt: skip
+    assert asked == [[0, 1], [2, 3]]
+
+
+def test_the_loss_of_a_process_is_one_restart_and_the_episodes_of_all_of_its_workers():
+    story = Story(4, {(2, 0): {"answers": [dies(2)]}}, hosts=2, max_restarts=1)
+    assert story.collect() == ["batch 1", "batch 3"]
+    assert story.losses() == {"time/worker_restarts": 1, "rollout/discarded_trajectories": 4}
+    assert story.factory.started[2:] == [(2, 1)]
+    assert [fault.actor for fault in story.pool.repaired_faults()] == ["rollout-2..3"]
+
+
+def test_the_fewest_workers_that_let_an_iteration_go_on_are_counted_one_by_one():
+    story = Story(4, {(2, 0): {"answers": [dies(2)]}, (2, 1): {"answers": [50.0]}}, hosts=2, min_workers=2)
+    assert story.collect() == ["batch 1"]
+    story = Story(4, {(2, 0): {"answers": [dies(2)]}, (2, 1): {"answers": [50.0]}}, hosts=2, min_workers=3)
+    assert story.collect() == ["batch 1", "batch 3"]
+
+
+def test_nodes_that_are_lost_together_are_charged_once():
+    plans = {(rank, 0): {"node": f"rack-{rank}", "answers": [dies(rank + 1)]} for rank in range(3)}
+    story = Story(3, plans, max_restarts=1)
+    story.factory.lost |= {"rack-0", "rack-1", "rack-2"}
+    assert story.collect() == ["batch 4", "batch 5", "batch 6"]
+
+
+def test_processes_start_in_waves():
+    class Wave(FakeFactory):
+        wave = 2
+        moments: tuple[float, ...] = ()
+
+        def start_host(self, place, lives):
+            actor = super().start_host(place, lives)
+            actor.location_ref = Ref(None, answers.clock + 5.0)
+            self.moments += (answers.clock,)
+            return actor
+
+    answers, config = FakeAnswers(), Story(1).config
+    factory = Wave({})
+    WorkerPool(config, runs(5, 5), factory, answers, lambda error: None)
+    assert factory.moments == (0.0, 0.0, 5.0, 5.0, 10.0)
+
+
+# --- processes that come and go
+
+
+def test_a_process_that_has_joined_takes_workers_over_once_it_is_ready():
+    story = Story(4, {(2, 0): {"ready_at": 7.0}}, hosts=1, is_elastic=True)
+    story.pool.join(1)
+    assert story.pool.deal_again(2, ()) == ([], False)
+    story.answers.clock = 7.0
+    assert story.pool.deal_again(2, ()) == ([], True)
+    assert story.pool.hosting == [[0, 1], [2, 3]]
+    giver, taker = story.pool.actors
+    assert giver.calls == [("give_belongings", 2), ("give_belongings", 3)]
+    assert [name for name, _ in taker.calls] == ["take_belongings"] * 2
+    assert (giver.name, taker.name) == ("rollout-0..1", "rollout-2..3")
+    assert story.losses() == {}
+
+
+def test_what_is_dealt_well_stays():
+    story = Story(4, hosts=2, is_elastic=True)
+    assert story.pool.deal_again(2, ()) == ([], False)
+    assert [actor.calls for actor in story.pool.actors] == [[], []]
+
+
+def test_a_process_that_has_to_leave_gives_its_workers_away_and_its_place_back():
+    story = Story(4, {(2, 0): {"node": "node-b"}}, hosts=2, is_elastic=True)
+    leaving = story.pool.actors[1]
+    assert story.pool.deal_again(2, {"node-b"}) == ([1], True)
+    assert (story.pool.hosting, leaving.ended) == ([[0, 1, 2, 3]], True)
+    assert story.losses() == {}
+
+
+def test_the_last_process_stays_whatever_is_draining():
+    story = Story(2, hosts=1, is_elastic=True)
+    assert not story.pool.can_leave({"node-a"})
+    assert story.pool.deal_again(2, {"node-a"}) == ([], False)
+
+
+def test_fewer_processes_that_were_asked_for_end_those_that_came_last():
+    story = Story(3, is_elastic=True)
+    assert story.pool.deal_again(1, ()) == ([1, 2], True)
+    assert story.pool.hosting == [[0, 1, 2]]
+
+
+def test_the_workers_of_a_lost_process_begin_anew_in_another():
+    story = Story(4, {(2, 0): {"answers": [dies(2)]}}, hosts=2, is_elastic=True)
+    assert story.collect() == ["batch 1", "batch 1"]
+    assert story.pool.actors[0].calls == [("begin", {2: 1, 3: 1})]
+    assert story.factory.started == [(0, 0), (2, 0)]
+    assert story.losses() == {"time/worker_restarts": 1, "rollout/discarded_trajectories": 4}
+    assert [(fault.actor, fault.successor) for fault in story.pool.repaired_faults()] == [("rollout-2..3", 1)]
+
+
+def test_a_process_that_is_lost_with_workers_it_has_just_taken_on_loses_no_episodes_of_theirs():
+    story = Story(4, {(0, 0): {"answers": [3.0, dies(1)]}, (2, 0): {"answers": [dies(2)]}}, hosts=2, is_elastic=True)
+    assert story.collect() == ["batch 1", "batch 3"]
+    assert story.losses() == {"time/worker_restarts": 2, "rollout/discarded_trajectories": 8}
+
+
+def test_a_worker_whose_belongings_are_lost_begins_anew():
+    class Losing(FakeActor):
+        def call(self, method, *args):
+            return Ref(dies(1)) if method is WorkerHost.take_belongings else super().call(method, *args)
+
+    story = Story(2, hosts=1, is_elastic=True)
+    start = story.factory.start_host
+    story.factory.start_host = lambda place, lives: Losing(start(place, lives).name, 9)
+    story.pool.join(1)
+    assert story.pool.deal_again(2, ()) == ([], True)
+    assert story.pool.actors[1].calls == [("begin", {1: 1})]
+    assert story.losses() == {"time/worker_restarts": 1, "rollout/discarded_trajectories": 4}
+
+
+def test_a_process_that_cannot_join_is_charged_and_told():
+    story = Story(2, {(1, 0): {"ready": dies()}}, hosts=1, is_elastic=True, max_restarts=1)
+    story.pool.join(1)
+    assert story.pool.deal_again(2, ()) == ([1], False)
+    assert [fault.sentence for fault in story.pool.repaired_faults()] == [
+        "rollout-1 died while it was to make its simulator"
+    ]
+    story.pool.join(1)
+    with pytest.raises(RunError, match=r"1 workers were restarted before it \(rollout.max_restarts\)"):
+        story.pool.deal_again(2, ())
 
 
 # --- linear in the number of workers: only what changed is touched, and nothing is decided otherwise
@@ -489,7 +651,7 @@ class PlainPool(WorkerPool):
         }  # fmt: skip
         for task, rank in waiting.values():
             if rank not in task.deadlines:
-                task.set_deadline(rank, self._deadline(task, starting=bool(self._absent)))
+                task.set_deadline(rank, self._deadline(task, starting=any(member.absent for member in self._members)))
         left = min((task.deadlines[rank] for task, rank in waiting.values()), default=math.inf) - self._answers.now()
         done = self._answers.wait([*waiting, *others], timeout=min(1.0, max(0.0, left)))
         for task, rank in [waiting[ref] for ref in done if ref in waiting]:
@@ -521,11 +683,11 @@ def decisions(
     try:
         for action in actions:
             if action == "stream":
-                tasks = [story.pool.send(story.task(ranks=[rank])) for rank in range(WORKERS)]
+                tasks = [story.pool.send(story.task(hosts=[rank])) for rank in range(WORKERS)]
                 while pending := [task for task in tasks if not task.is_complete]:
                     story.pool.poll(pending)
                     trace.append([task.is_complete for task in tasks])
-                trace.append([story.pool.gather(task)[0][0][0] for task in tasks])
+                trace.append([story.pool.gather(task)[0][0].refs[0] for task in tasks])
             elif action == "start over":
                 story.pool.start_over(lambda actor, rank: actor.do())
             elif action == "drain":
@@ -573,4 +735,4 @@ def test_a_wait_looks_at_no_worker_that_has_neither_answered_nor_run_out_of_time
     story.pool._members = Watched(members)
     while not task.is_complete:
         story.pool.poll([task])
-    assert Counter(looks) == dict.fromkeys(range(100), 2)  # whether it had failed, and how much memory it holds
+    assert Counter(looks) == dict.fromkeys(range(100), 1)  # whether it had failed, when it was first waited for

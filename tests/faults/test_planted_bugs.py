@@ -30,8 +30,10 @@ def reply_counted_twice(patch: pytest.MonkeyPatch) -> None:
 
 def seed_reused(patch: pytest.MonkeyPatch) -> None:
     """A replacement begins with the seeds of the worker that it replaced."""
-    start = Launcher.start_worker
-    patch.setattr(Launcher, "start_worker", lambda launcher, rank, life: start(launcher, rank, 0))
+    start = Launcher.start_host
+    patch.setattr(
+        Launcher, "start_host", lambda launcher, place, lives: start(launcher, place, dict.fromkeys(lives, 0))
+    )
 
 
 def event_dropped(patch: pytest.MonkeyPatch) -> None:

@@ -25,13 +25,21 @@ class Recorder(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.operations = []
+        self.operations, self._before = [], []
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            self._before += [(each, each.clone()) for each in held((args, kwargs))]
         results = func(*args, **kwargs)
         self.operations.append((func, args, kwargs, held(results)))
         return results
+
+    @torch.no_grad()
+    def undo(self):
+        """Takes back what the operations have written, as if none had been executed."""
+        for tensor, before in reversed(self._before):
+            tensor.copy_(before)
 
 
 def is_view(func, args, kwargs, results):
@@ -44,13 +52,21 @@ class EmulatedGraphs:
 
     def __init__(self):
         self.recordings = self.replays = 0
+        self.records_now = False
 
     def warm_up(self):
         return contextlib.nullcontext()
 
     def record(self, function):
-        with Recorder() as recorder:
-            outputs = function()
+        recorder, self.records_now = Recorder(), True
+        try:
+            with recorder:
+                outputs = function()
+        except BaseException:
+            recorder.undo()
+            raise
+        finally:
+            self.records_now = False
         self.recordings += 1
         program = [
             (*operation, operation[0]._schema.is_mutable)

@@ -18,12 +18,13 @@ class Unnumbered(Scripted):
     """The scripted simulator, whose slots cannot be told apart by what they observe."""
 
     taken = 0
+    slot = ScriptedEnv
 
     @classmethod
     def make(cls, config, num_envs, next_seed):
         script = [[ScriptedEpisode(**episode) for episode in slot] for slot in config.script]
         envs = [
-            ScriptedEnv(0, script[n % len(script)], match_actions=config.match_actions, discrete=config.discrete)
+            cls.slot(0, script[n % len(script)], match_actions=config.match_actions, discrete=config.discrete)
             for n in range(num_envs)
         ]
         return cls(envs, next_seed, ignore_terminations=config.ignore_terminations)
@@ -31,6 +32,29 @@ class Unnumbered(Scripted):
     def step(self, actions, active=None):
         self.taken += 1
         return super().step(actions, active)
+
+
+class SeededEnv(ScriptedEnv):
+    """An episode follows from its seed and its actions, as in most tasks."""
+
+    def reset(self, seed):
+        assert seed is not None
+        self._count = seed % 1000 - 1  # which reset counts up
+        return super().reset(seed)
+
+
+class Seeded(Unnumbered):
+    """The scripted simulator, of which an episode's seed says which of the script it is."""
+
+    slot = SeededEnv
+
+
+class Rolling(Seeded):
+    """Its steps draw rewards from the generators of the process."""
+
+    def step(self, actions, active=None):
+        step = super().step(actions, active)
+        return replace(step, rewards=step.rewards + np.random.rand(len(step.rewards)))
 
 
 class Unjudged(Gymnasium):

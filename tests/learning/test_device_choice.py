@@ -36,6 +36,7 @@ def test_the_quicker_device_is_taken_and_told(on_gpu, chosen, timed, tmp_path):
     assert device == chosen
     assert reason.startswith(f"The learner takes {chosen} (learner.device=auto): 16 gradient steps took ")
     assert "100 ms on cpu" in reason
+    assert ("keeps the GPU that it has reserved" in reason) == (chosen == "cpu")
 
 
 def test_where_graphs_are_required_the_gpu_is_taken(timed, tmp_path):

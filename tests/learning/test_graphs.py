@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import types
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from rlpipe.algorithms.ppo import PPO
 from rlpipe.errors import ConfigError
 from rlpipe.learning import stepper
 from rlpipe.learning.on_policy import usual_size
-from rlpipe.learning.stepper import WARM_UP, Stepper
+from rlpipe.learning.stepper import MOST_FORMS, WARM_UP, CudaRecorder, Stepper
 from rlpipe.training.first_weights import with_base_policy
 from rlpipe.trajectory import Tree
 from tests.helpers.emulated_graphs import EmulatedGraphs
@@ -111,11 +113,11 @@ def fakes(name, tmp_path, monkeypatch):
                 errors.append(program(inputs[-1]) and None)
             except RuntimeError as error:
                 errors.append(str(error))
-        return [program(each) for each in inputs]
+        return [program(inputs[-1])] * len(inputs)  # nobody looks at what is learnt
 
     monkeypatch.setattr(Stepper, "run", run)
     learner = learner_of(config, spec)
-    for number, batches in enumerate([*iterations, *iterations], 1):
+    for number, batches in enumerate(iterations, 1):
         learner.update(0, number, *batches)
     return errors
 
@@ -153,6 +155,19 @@ def test_otherwise_it_trains_without_graphs_and_the_run_says_so_once(recorder, t
     notes = [event["message"] for event in lines(run, "events.jsonl") if "CUDA graphs" in event["message"]]
     assert len(notes) == 1
     assert "test_graphs.py" in notes[0]
+
+
+def test_a_compiled_loss_is_not_recorded_and_a_note_says_so(recorder, tmp_path, monkeypatch):
+    """What is checked for a recording is the loss as Python says it, not as it would be recorded."""
+    monkeypatch.setattr(torch, "compile", lambda loss, dynamic: loss)  # which takes minutes
+    spec, (batches, _) = collected(scripted(tmp_path))
+    learner = learner_of(scripted(tmp_path, "learner.compile=true"), spec)
+    notes = [note for number in range(1, 4) for note in learner.update(0, number, *batches)[1].notes]
+    assert len(notes) == 1
+    assert "without CUDA graphs (learner.graphs): learner.compile is true" in notes[0]
+    assert recorder.recordings == 0
+    with pytest.raises(ConfigError, match=r"learner\.graphs is true, but .*learner\.compile is true"):
+        learner_of(scripted(tmp_path, "learner.compile=true", "learner.graphs=true"), spec)
 
 
 @pytest.mark.parametrize(
@@ -277,12 +292,47 @@ CHANGES = {
     "another function": lambda weight: setattr(weight, "more", lambda: 0.25 + 0.0),
     "a member of a set": lambda weight: weight.kinds.add("slow"),
     "a parameter that is frozen": lambda weight: weight.parameter.requires_grad_(False),
+    "an attribute of its class": lambda weight: setattr(type(weight), "scale", type(weight).scale / 2),
+    "an attribute of another class": lambda _: setattr(Scales, "scale", Scales.scale / 2),
+    "a global of its module": lambda _: globals().update(scale=scale / 2),
+    "a global of another module": lambda _: setattr(SETTINGS, "scale", SETTINGS.scale / 2),
+    "a function of its module": lambda _: globals().update(scaled=halved),
     "a member of an object with slots": lambda weight: weight.leaves.leaves.__setitem__("rate", 0.25),
 }
 
 
+SETTINGS = types.ModuleType("settings")
+scale = 1.0
+
+
+class Scales:
+    """A number of a class that the weight does not hold."""
+
+    scale = 1.0
+
+
+def scaled(rate):
+    return rate * scale * SETTINGS.scale * Scales.scale
+
+
+def halved(rate):
+    return rate / 2
+
+
+@pytest.fixture
+def scales(monkeypatch):
+    """Sets all scales outside of the weight, for a test that changes them."""
+    monkeypatch.setattr(SETTINGS, "scale", 1.0, raising=False)
+    monkeypatch.setattr(Scales, "scale", 1.0)
+    monkeypatch.setattr(Holder, "scale", 1.0)
+    monkeypatch.setitem(globals(), "scale", 1.0)
+    monkeypatch.setitem(globals(), "scaled", scaled)
+
+
 class Holder(Weight):
     """A weight whose step depends on numbers of every kind."""
+
+    scale = 1.0
 
     def __init__(self):
         super().__init__()
@@ -292,13 +342,14 @@ class Holder(Weight):
 
     def follow(self, target):
         rate = float(self.rate) * float(self.rates[0]) * self.more() * self.leaves["rate"]
-        rate /= len(self.kinds) + self.parameter.requires_grad
+        rate *= self.scale / (len(self.kinds) + self.parameter.requires_grad)
+        rate = scaled(rate)
         self.value += rate * (target - self.value)
         return {"value": self.value.clone()}
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_changes_between_updates_a_replay_gives_what_python_gives(change, recorder):
+def test_whatever_changes_between_updates_a_replay_gives_what_python_gives(change, recorder, scales):
     expected, weight = Holder(), Holder()
     stepper, notes = steps_of(weight)
     for _ in range(2):
@@ -334,6 +385,103 @@ def test_a_recording_that_fails_is_told_and_the_steps_are_taken(recorder, monkey
     assert notes == [
         "gradient steps run without CUDA graphs (learner.graphs): RuntimeError: CUDA error: operation not permitted."
     ]
+
+
+def test_a_recording_that_fails_half_way_has_taken_no_step(recorder):
+    expected, weight = Weight(), Weight()
+    fails = iter([*[False] * 9, True])  # the first 8 steps are the warm-up
+
+    def follow(target):
+        outputs = weight.follow(target)
+        if next(fails, False):
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+        return outputs
+
+    stepper, notes = steps_of(weight)
+    told = stepper.run(follow, TARGETS)
+    assert [each["value"].tolist() for each in told] == values(expected.follow, TARGETS)
+    assert not recorder.records_now
+    assert len(notes) == 1
+
+
+class Allocator:
+    """What torch keeps of a recording on a GPU: where allocations go, and how many graphs use that pool."""
+
+    def __init__(self, ends):
+        self.pool, self.users, self.ends = None, 0, ends
+        self.stream = self.outside = object()
+
+    def install(self, monkeypatch):
+        """Puts itself behind the functions of torch."""
+        stream = types.SimpleNamespace(device=torch.device("cuda", 0))
+        for name, function in {
+            "Stream": lambda _: stream,
+            "graph_pool_handle": lambda: (0, 1),
+            "CUDAGraph": object,
+            "current_stream": lambda _: self.stream,
+            "set_stream": lambda other: setattr(self, "stream", other),
+            "graph": self.graph,
+            "memory._cuda_endAllocateToPool": self.end,
+            "memory._cuda_releasePool": self.release,
+        }.items():
+            monkeypatch.setattr(f"torch.cuda.{name}", function)
+
+    @contextlib.contextmanager
+    def graph(self, _graph, pool, stream, **_):
+        self.pool, self.users, self.stream = pool, self.users + 1, stream
+        try:
+            yield
+        finally:
+            if not self.ends:  # as torch: what follows is left undone
+                raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+            self.end(0, pool)
+            self.users -= 1  # by the graph, as soon as nobody holds it
+            self.stream = self.outside
+
+    def end(self, _device, pool):
+        if self.pool != pool:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.pool = None
+
+    def release(self, _device, _pool):
+        self.users -= 1
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_recording_that_fails_leaves_neither_its_stream_nor_its_pool_in_use(ends, monkeypatch):
+    """Whether or not torch can end it itself; the first error is the one that is told."""
+    allocator = Allocator(ends)
+    allocator.install(monkeypatch)
+
+    def fail():
+        assert allocator.pool == (0, 1)
+        raise ValueError("half-way")
+
+    with pytest.raises((ValueError, RuntimeError)) as caught:
+        CudaRecorder(torch.device("cuda")).record(fail)
+    assert "half-way" in str(caught.value if ends else caught.value.__context__)
+    assert (allocator.pool, allocator.users, allocator.stream) == (None, 0, allocator.outside)
+
+
+def test_shapes_that_never_come_again_are_told_once(recorder):
+    inputs = [torch.ones(length) for length in range(1, MOST_FORMS + 20)]
+    stepper, notes = steps_of(Weight())
+    outputs = [stepper.run(lambda each: {"value": each.sum()}, [each]) for each in inputs]
+    assert [float(each["value"]) for (each,) in outputs] == [*range(1, MOST_FORMS + 20)]
+    assert notes == [
+        "gradient steps run without CUDA graphs (learner.graphs): none of 64 shapes of minibatches has come 3 times."
+    ]
+
+
+def test_many_shapes_beside_those_that_come_again_hinder_no_recording(recorder):
+    weight = Weight()
+    stepper, notes = steps_of(weight)
+    stepper.run(weight.follow, TARGETS[:4])
+    for length in range(3, MOST_FORMS + 20):
+        stepper.run(lambda each: {"value": each.sum()}, [torch.ones(length)])
+    stepper.run(weight.follow, TARGETS[:4])
+    assert notes == []
+    assert recorder.replays == 1  # of four steps; the first four were the warm-up
 
 
 @pytest.mark.parametrize(("length", "size"), [(400, 400), (399, 400), (376, 400), (375, 375), (1, 25), (410, 425)])

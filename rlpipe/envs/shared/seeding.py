@@ -26,10 +26,18 @@ def _torch() -> Any:
     return getattr(torch, "default_generator", None)
 
 
-def _states() -> tuple[Any, Any, Any]:
-    """States of the global generators of Python, NumPy and torch."""
+def global_states() -> tuple[Any, Any, Any]:
+    """Returns the states of the global generators of Python, NumPy and torch."""
     torch = _torch()
     return random.getstate(), np.random.get_state(), None if torch is None else torch.get_state()
+
+
+def set_global_states(states: tuple[Any, Any, Any]) -> None:
+    """Puts back states of ``global_states``."""
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    if (torch := _torch()) is not None and states[2] is not None:
+        torch.set_state(states[2])
 
 
 def _same_states(first: tuple[Any, Any, Any], other: tuple[Any, Any, Any]) -> bool:
@@ -50,16 +58,13 @@ def seed_global_generators(*seed: int) -> None:
 @contextlib.contextmanager
 def global_generators(seed: int | None) -> Iterator[None]:
     """Seeds the global generators of Python, NumPy and torch for a block, and puts back the states that they had."""
-    before = _states()
+    before = global_states()
     if seed is not None:
         seed_global_generators(seed)
     try:
         yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
-        if (torch := _torch()) is not None and before[2] is not None:
-            torch.set_state(before[2])
+        set_global_states(before)
 
 
 class Seeding:
@@ -98,9 +103,9 @@ class Seeding:
             return begin()
 
     def _try(self, begin: Callable[[], Began], seed: int) -> Began:
-        before = _states()
+        before = global_states()
         began = begin()
-        self.draws_globally = not _same_states(before, _states())
+        self.draws_globally = not _same_states(before, global_states())
         if not self.draws_globally and not self._tries:
             return began
         if self.draws_globally:

@@ -160,6 +160,6 @@ def _losses_of_start(log: Sequence[Happening], written: Sequence[float]) -> list
             before, holders[entry.name] = holders.get(entry.name), entry
             end = None if before is None else ends.get(before.pid)
             noticed = any(entry.time < moment <= until for moment in written)
-            if end is not None and end.cause != "its driver died" and noticed:
+            if end is not None and end.time <= entry.time and end.cause != "its driver died" and noticed:
                 losses.append(Loss(entry.name, end, started[entry.pid]))
     return losses

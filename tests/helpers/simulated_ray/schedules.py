@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlpipe.config.schema import Config
+from rlpipe.run.directory import RunDirectory
 from tests.helpers.runs import scripted
 from tests.helpers.simulated_ray.world import Actor, Node, World
 
@@ -38,6 +39,12 @@ class Options:
     max_memory: float | None
     payload: int
     strategy: str
+    hosting: str = "one"
+
+    @property
+    def actors(self) -> int:
+        """Number of processes of workers with which a run starts."""
+        return {"one": self.workers, "several": -(-self.workers // 2), "elastic": 1}[self.hosting]
 
     @classmethod
     def draw(cls, rng: random.Random) -> Options:
@@ -63,6 +70,9 @@ class Options:
         return scripted(
             folder,
             f"rollout.num_workers={self.workers}",
+            *{"one": [], "several": ["rollout.workers_per_actor=2"], "elastic": ["rollout.min_processes=1"]}[
+                self.hosting
+            ],
             "rollout.timeout=20",
             f"rollout.spares={self.spares}",
             f"rollout.min_workers={self.min_workers}",
@@ -127,6 +137,9 @@ class Schedule:
         """Draws 1 to 4 faults; half of the time, all in one short span."""
         rng = random.Random(f"schedule {seed}")
         options = Options.draw(rng)
+        hosting = random.Random(f"hosting {seed}").choice(["one", "one", "several", "elastic"])
+        if options.workers > 1 and not (hosting == "elastic" and options.pipeline == "stream"):
+            options = replace(options, hosting=hosting)
         length = 8.0 + 1.6 * options.iterations
         center = rng.uniform(0.0, length) if rng.random() < 0.5 else None
 
@@ -134,7 +147,10 @@ class Schedule:
             return rng.uniform(0.0, length) if center is None else center + rng.uniform(0.0, 3.0)
 
         kinds = [rng.choice(KINDS) for _ in range(rng.randint(1, 4))]
-        return cls(str(seed), options, tuple(_drawn(kind, moment(), options, rng) for kind in kinds))
+        faults = [_drawn(kind, moment(), options, rng) for kind in kinds]
+        if options.hosting == "elastic":
+            faults += [SeededFault("resize", round(rng.uniform(0.0, length), 3), rng.random()) for _ in range(2)]
+        return cls(str(seed), options, tuple(faults))
 
     def without(self, fault: SeededFault) -> Schedule:
         return replace(self, faults=tuple(other for other in self.faults if other is not fault))
@@ -238,6 +254,10 @@ class Faults:
         large = [ref for ref in self._world.large if ref.blob is not None]
         if (ref := self._pick(large, amount)) is not None:
             self._world.lose(ref)
+
+    def _resize(self, amount: float) -> None:
+        for file in Path(self._world.folder).glob("*/*/run.json"):
+            RunDirectory(file.parent).ask_for_processes(1 + int(amount * self._options.workers))
 
     def _pause(self, amount: float) -> None:
         self._world.paused_until = self._world.clock + 50 * amount

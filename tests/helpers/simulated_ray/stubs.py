@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from rlpipe.collection import worker
+from rlpipe.collection.moving import Belongings
 from rlpipe.collection.seeds import training_seed
 from rlpipe.collection.worker import Ready
 from rlpipe.config.schema import Stage
@@ -45,6 +46,15 @@ class StubWorker:
 
     def restart_episodes(self, incarnation: int, server: Any = None) -> None:
         self._incarnation, self._counts = incarnation, [0] * self._share
+
+    def give_belongings(self) -> Belongings:
+        return Belongings(
+            self._rank, self._life, self._incarnation, 0, 0, 0, list(self._counts), None, {}, None, False, None
+        )
+
+    def take_belongings(self, belongings: Belongings) -> None:
+        self._life, self._incarnation = belongings.life, belongings.incarnation
+        self._counts = list(belongings.counts)
 
     def take_over(self, rank: int, life: int, incarnation: int, server: Any = None) -> None:
         self._rank, self._life = rank, life

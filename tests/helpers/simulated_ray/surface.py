@@ -182,7 +182,8 @@ def _table(group: Any) -> dict[str, Any]:
     complete = len(group.nodes) == len(group.bundles)
     return {
         "bundles_to_node_id": {index: node.id for index, node in group.nodes.items()},
-        "stats": {"scheduling_state": "CREATED" if complete else "PENDING"},
+        "state": "CREATED" if complete else "PENDING",
+        "stats": {"scheduling_state": "FINISHED" if complete else "QUEUED"},
     }
 
 

@@ -25,6 +25,8 @@ from ray import cloudpickle
 from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, ObjectLostError, RayError, RayTaskError
 
+from rlpipe.collection.host import worker_names
+
 EPOCH = 1_800_000_000.0
 """Seconds since 1970 at which every world begins."""
 INLINED_BYTES = 100_000
@@ -390,6 +392,11 @@ class World:
     def _record(self, what: str, name: str, pid: int = 0, cause: str = "") -> None:
         self.log.append(Happening(round(self.clock, 3), what, name, pid, cause))
 
+    def _hold(self, names: Sequence[str], actor: Actor) -> None:
+        """Notes that an actor plays these parts of the run from now on."""
+        for name in names:
+            self._record("holds", name, actor.pid)
+
     def end(self, process: Process, cause: str) -> None:
         """Ends a process; whoever waits for it is told a little later."""
         if process.cause is not None:
@@ -549,8 +556,10 @@ class World:
         self.calls += 1
         refs = [Ref(next(self.numbers)) for _ in range(num_returns)]
         label = next((arg for arg in args[:2] if isinstance(arg, str)), method) if method in _CALLING else method
-        if label == "take_over" or (label == "make" and actor.name != "rollout-spare"):
-            self._record("holds", f"rollout-{args[1]}" if label == "take_over" else actor.name, actor.pid)
+        if label in ("take_over", "begin"):
+            self._hold([f"rollout-{rank}" for rank in args[1]], actor)
+        elif label == "make" and actor.name != "rollout-spare":
+            self._hold(worker_names(actor.name) if actor.role == "rollout" else [actor.name], actor)
         call = Call(method, label, [arg if isinstance(arg, Ref) else dumped(arg) for arg in args], dumped(named), refs)
         if actor.error is not None:
             self.notice(0.001, self.fail, refs, actor.error)
@@ -605,6 +614,8 @@ class World:
         with self.as_process(actor):
             try:
                 args = [self.value(arg) if isinstance(arg, Ref) else pickle.loads(arg) for arg in call.args]
+                if call.label == "take_belongings":
+                    self._hold([f"rollout-{pickle.loads(args[1]).rank}"], actor)
                 if fate == "raise":
                     raise ArithmeticError("the solver diverged")
                 return getattr(actor.instance, call.method)(*args, **pickle.loads(call.named)), None
