@@ -158,11 +158,22 @@ def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) 
         "total_episodes": number, "total_steps": total, "data_format": "hdf5", "dataset_id": "rlpipe/demonstrations-v0",
         "observation_space": _space({**features.observations, **features.cameras}), "minari_version": VERSION,
         "action_space": json.dumps(_box(features.action)), "description": info.description,
-        "env_spec": json.dumps({"id": info.task, "kwargs": dict(info.options)}) if info.task else None,
+        "env_spec": _env_spec(info),
         "rate": info.rate,
     }  # fmt: skip
     recorded = {name: value for name, value in facts.items() if value is not None}
     (data / "metadata.json").write_text(json.dumps(recorded), encoding="utf-8")
+
+
+def _env_spec(info: DatasetInfo) -> str | None:
+    """Returns the task as Gymnasium has it in JSON; None without one that Gymnasium could name."""
+    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.error import Error
+
+    try:
+        return EnvSpec(info.task or "", kwargs=dict(info.options)).to_json()
+    except Error:
+        return None
 
 
 def _box(spec: LeafSpec) -> dict[str, Any]:
