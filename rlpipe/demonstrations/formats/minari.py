@@ -171,7 +171,7 @@ def _env_spec(info: DatasetInfo) -> str | None:
     from gymnasium.error import Error
 
     try:
-        return EnvSpec(info.task or "", kwargs=dict(info.options)).to_json()
+        return str(EnvSpec(info.task or "", kwargs=dict(info.options)).to_json())
     except Error:
         return None
 
