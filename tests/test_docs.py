@@ -165,7 +165,7 @@ def test_every_other_key_is_documented_with_its_default():
     for key, value in [*keys(Config, ""), *keys(StageConfig, "stages[i].")]:
         section = key.split(".")[0].removesuffix("[i]")
         if section not in other or key.startswith("stages["):
-            (default,) = documented("demos" if section == "num_demos" else section)[key]
+            (default,) = documented("demos" if section in ("num_demos", "demo_leaves") else section)[key]
             assert OmegaConf.create(f"value: {default}").value == (REQUIRED if value is dataclasses.MISSING else value)
 
 

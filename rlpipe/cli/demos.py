@@ -99,11 +99,11 @@ def inspect(
 
     dataset = open_dataset(path, "PATH")
     with progress_bar("reading", len(dataset.episodes)) as show:
-        found = inspected(dataset, lambda done: show("reading", done, len(dataset.episodes)))
-    _print_summary(len(dataset.episodes), dataset.info.task or "an unnamed task", path, found.rows(dataset))
+        inspection = inspected(dataset, lambda done: show("reading", done, len(dataset.episodes)))
+    _print_summary(len(dataset.episodes), dataset.info.task or "an unnamed task", path, inspection.rows(dataset))
     if config is not None:
         plan = load_config(config, overrides or [])
-        print_rows(fit_of(dataset, found, plan))
+        print_rows(fit_of(dataset, inspection, plan))
 
 
 @commands.command()

@@ -419,8 +419,8 @@ def _attempt(group: Any, where: str, spec: SpaceSpec) -> tuple[int, Float32, Boo
     if outside > ACTION_TOLERANCE:
         row = int(np.argmax(beyond > ACTION_TOLERANCE))
         raise ConfigError(
-            f"demos: {where} has actions {outside:g} outside the simulator's bounds, first in row {row}. Was it recorded with another "
-            "control mode, or without clipping its actions?"
+            f"demos: {where} has actions {outside:g} outside the simulator's bounds, first in row {row}. Was it "
+            "recorded with another control mode, or without clipping its actions?"
         )
     first = first_step(group)
     return first, actions[first:], success[first:]

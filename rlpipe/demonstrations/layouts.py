@@ -17,7 +17,7 @@ _USER_BLOCKS = (0, 512, 1024, 2048)
 """Places where the signature of an HDF5 file may stand."""
 
 _MAGIC = {
-    b"PAR1": f"holds Parquet, as LeRobot's datasets do. {CONVERT}",
+    b"PAR1": "holds Parquet, as LeRobot's datasets do: name the folder of the dataset, in which meta/info.json is.",
     b"PK\x03\x04": f"is a ZIP archive, such as NumPy's .npz or a zipped Zarr store. {WRITE}",
     b"\x93NUMPY": f"is an array of NumPy's. {WRITE}",
     b"\x80": f"is a pickle, as of D4RL's and DAPG's demonstrations. {WRITE}",

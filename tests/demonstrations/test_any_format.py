@@ -19,8 +19,7 @@ from rlpipe.demonstrations.formats.writing import DatasetWriter
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import LeafSpec, SpaceSpec
 from rlpipe.trajectory.tree import leaves_of
-from tests.demonstrations.test_files_of_others import minari, robomimic
-from tests.demonstrations.test_formats import INFO, episode, pictures, write
+from tests.helpers.datasets import INFO, episode, minari, pictures, robomimic, write
 
 SPEC = SpaceSpec(4, 1, None, np.array([-1.0], np.float32), np.array([1.0], np.float32))
 TREE = SpaceSpec.of_tree(

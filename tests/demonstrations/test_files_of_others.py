@@ -20,6 +20,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.learning.curriculum import make_curriculum
 from rlpipe.trajectory import SpaceSpec
 from tests.helpers import REPOSITORY
+from tests.helpers.datasets import ACTIONS, OBS, REWARDS
 from tests.helpers.demonstrations import steps, write
 
 SPEC = SpaceSpec(4, 1, None, np.array([-1.0], np.float32), np.array([1.0], np.float32))
@@ -195,24 +196,6 @@ def test_a_trajectory_by_name_that_holds_no_actions_is_refused_and_not_passed_ov
 
 # --- formats of others, as their libraries write them, in two episodes of two steps, the second of which succeeds
 
-OBS, ACTIONS, REWARDS = np.zeros((3, 4)), np.zeros((2, 1)), np.array([0.0, 1.0])
-
-
-def robomimic(out):
-    out.create_group("data").attrs["env_args"] = "{}"
-    for number in range(2):
-        demo = out.create_group(f"data/demo_{number}")
-        demo["actions"], demo["rewards"], demo["dones"] = ACTIONS, REWARDS, REWARDS.astype(int)
-        demo["obs/object"], demo["obs/eef"] = OBS[:2, :3], OBS[:2, 3]
-
-
-def minari(out):
-    for number in range(2):
-        episode = out.create_group(f"episode_{number}")
-        episode["observations"], episode["actions"], episode["rewards"] = OBS, ACTIONS, REWARDS
-        episode["terminations"], episode["truncations"] = REWARDS > 0, REWARDS > 1
-        episode.attrs["seed"] = 100 + number
-
 
 def d4rl(out):
     out["observations"], out["actions"] = np.concatenate([OBS[:2]] * 2), np.concatenate([ACTIONS] * 2)
@@ -280,29 +263,15 @@ def test_a_file_without_any_trajectory_says_what_it_holds(tmp_path):
         check_actions(str(tmp_path / "demos.h5"), TASK)
 
 
-def lerobot(folder):
-    pandas = pytest.importorskip("pandas")
-    pytest.importorskip("pyarrow")
-    (folder / "data/chunk-000").mkdir(parents=True)
-    columns = {"observation.state": [*OBS[:2]] * 2, "action": [*ACTIONS] * 2, "next.reward": np.tile(REWARDS, 2)}
-    pandas.DataFrame(columns | {"episode_index": [0, 0, 1, 1]}).to_parquet(folder / "data/chunk-000/file-000.parquet")
-
-
-@pytest.mark.parametrize("name", ["robomimic", "minari", "d4rl", "lerobot"])
-def test_the_lines_of_the_page_that_the_message_names_convert_each_format(tmp_path, monkeypatch, name):
+def test_the_lines_of_the_page_that_the_message_names_convert_the_format(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = (REPOSITORY / "docs/demonstrations.md").read_text(encoding="utf-8")
     lines: dict = {}
     for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
         exec(block, lines)
-    given_file = tmp_path / "given.hdf5"
-    if name == "lerobot":
-        lerobot(given_file)
-    else:
-        with h5py.File(given_file, "w") as out:
-            {"robomimic": robomimic, "minari": minari, "d4rl": d4rl}[name](out)
-    keys = (["object", "eef"],) if name == "robomimic" else ()
-    lines["write"]("made", "Reach-v1", lines[name](given_file, *keys))
+    with h5py.File(tmp_path / "given.hdf5", "w") as out:
+        d4rl(out)
+    lines["write"]("made", "Reach-v1", lines["d4rl"](tmp_path / "given.hdf5"))
     made = load("made.h5", TASK, SPEC)
     assert (made.num_trajectories, len(made), made.rewards.tolist()) == (2, 4, [0, 1, 0, 1])
-    assert made.seeds == ((100, 101) if name == "minari" else (None, None))
+    assert made.seeds == (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,20 +189,26 @@ class Dataset(Protocol):
     """Dataset of one format, open to be read.
 
     Attributes:
-        format: name of the format.
-        version: of the format, as the dataset says it; empty where it says none.
         path: of the file or folder.
         info: facts of all episodes.
         features: shapes and types of its rows.
         episodes: list of its episodes, in order.
     """
 
-    format: str
-    version: str
     path: Path
     info: DatasetInfo
     features: Features
     episodes: Sequence[EpisodeEntry]
+
+    @property
+    def format(self) -> str:
+        """Name of the format."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """Version of the format, as the dataset says it; empty where it says none."""
+        ...
 
     def read(self, number: int) -> RecordedEpisode:
         """Reads an episode by its place in the list; nothing of another stays in memory.
@@ -216,16 +222,14 @@ class Dataset(Protocol):
 class Format(Protocol):
     """Format of demonstrations: one module, of which these are the public names."""
 
-    NAME: ClassVar[str]
+    NAME: str
     """Name on the command line, such as ``maniskill``."""
 
-    @staticmethod
-    def recognises(path: Path) -> bool:
+    def recognises(self, path: Path) -> bool:
         """True if a file or folder bears the marks of the format, found by looking into it."""
         ...
 
-    @staticmethod
-    def open_dataset(path: Path, key: str) -> Dataset:
+    def open_dataset(self, path: Path, key: str) -> Dataset:
         """Opens a dataset; ``key`` names it in errors.
 
         Raises:
@@ -233,8 +237,7 @@ class Format(Protocol):
         """
         ...
 
-    @staticmethod
-    def check(info: DatasetInfo) -> None:
+    def check(self, info: DatasetInfo) -> None:
         """Checks, before anything is written, that the format can hold a dataset.
 
         Raises:
@@ -242,12 +245,10 @@ class Format(Protocol):
         """
         ...
 
-    @staticmethod
-    def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
+    def losses(self, info: DatasetInfo, features: Features) -> Sequence[str]:
         """What of such episodes the format cannot hold, each the end of a sentence that begins with its name."""
         ...
 
-    @staticmethod
-    def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) -> None:
+    def write(self, folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) -> None:
         """Writes a dataset into an empty folder, holding one episode at a time in memory."""
         ...

@@ -21,7 +21,7 @@ def succeeded(episode: RecordedEpisode) -> Array:
     """Returns after which steps an episode had succeeded, [T] bool; with its last step where it does not say."""
     if episode.success is not None:
         return episode.success
-    return np.arange(len(episode)) == len(episode) - 1
+    return np.asarray(np.arange(len(episode)) == len(episode) - 1)
 
 
 def as_group(

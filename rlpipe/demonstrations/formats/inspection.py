@@ -20,7 +20,7 @@ _INDENT = "\n                "
 
 @dataclass
 class Inspection:
-    """What a look through all episodes found.
+    """What .
 
     Attributes:
         low: least number of each action.
@@ -82,7 +82,7 @@ def inspected(dataset: Dataset, progress: Callable[[int], Any]) -> Inspection:
     Raises:
         ConfigError: one is damaged.
     """
-    found: Inspection | None = None
+    inspection: Inspection | None = None
     for number in range(len(dataset.episodes)):
         episode = dataset.read(number)
         episode.check()
@@ -92,23 +92,23 @@ def inspected(dataset: Dataset, progress: Callable[[int], Any]) -> Inspection:
         if not len(episode):
             raise ConfigError(f"{dataset.path}: {episode.name} has no steps: leave it out.")
         low, high = episode.actions.min(axis=0), episode.actions.max(axis=0)
-        if found is None:
-            found = Inspection(low, high)
-        found.low, found.high = np.minimum(found.low, low), np.maximum(found.high, high)
+        if inspection is None:
+            inspection = Inspection(low, high)
+        inspection.low, inspection.high = np.minimum(inspection.low, low), np.maximum(inspection.high, high)
         for name, values in episode.observations.items():
-            before = found.ranges.get(name, (np.inf, -np.inf))
-            found.ranges[name] = (min(before[0], float(values.min())), max(before[1], float(values.max())))
+            before = inspection.ranges.get(name, (np.inf, -np.inf))
+            inspection.ranges[name] = (min(before[0], float(values.min())), max(before[1], float(values.max())))
         if episode.success is not None:
-            found.succeeded = (found.succeeded or 0) + bool(episode.success.any())
+            inspection.succeeded = (inspection.succeeded or 0) + bool(episode.success.any())
         if episode.task:
-            found.tasks.add(episode.task)
+            inspection.tasks.add(episode.task)
         progress(number + 1)
-    if found is None:
+    if inspection is None:
         raise ConfigError(f"{dataset.path} holds no episodes.")
-    return found
+    return inspection
 
 
-def fit_of(dataset: Dataset, found: Inspection, config: Config) -> Mapping[str, str]:
+def fit_of(dataset: Dataset, inspection: Inspection, config: Config) -> Mapping[str, str]:
     """Returns how a dataset fits the task of a configuration, and what to write in it, by its label."""
     task = config.env.train
     task_facts(task, "env.train")
@@ -118,9 +118,9 @@ def fit_of(dataset: Dataset, found: Inspection, config: Config) -> Mapping[str, 
     finally:
         simulator.close()
     low, high = spec.action_low, spec.action_high
-    if low is None or high is None or found.low.shape != low.shape:
+    if low is None or high is None or inspection.low.shape != low.shape:
         return {"actions": f"the task takes {list(spec.action_shape)}: these demonstrations do not fit it"}
-    outside = max(float((low - found.low).max()), float((found.high - high).max()), 0.0)
+    outside = max(float((low - inspection.low).max()), float((inspection.high - high).max()), 0.0)
     bounds = f"{_numbers(low)} to {_numbers(high)}"
     rows = {"bounds": f"{bounds}; " + (f"actions are up to {outside:.3g} outside" if outside else "all actions inside")}
     try:

@@ -66,6 +66,7 @@ class Info(TypedDict):
     video_path: NotRequired[str | None]
     robot_type: NotRequired[str | None]
     chunks_size: NotRequired[int]
+    rlpipe: NotRequired[dict[str, Any]]
 
 
 def version_of(path: Path) -> str | None:
@@ -101,24 +102,26 @@ class Columns:
     def of(cls, info: Info, where: str) -> Columns:
         """Recognises the columns by their names and types."""
         features = info["features"]
-        ours: dict[str, str] = dict(info.get("rlpipe", {}).get("names", {}))  # type: ignore[call-overload]
+        additions: dict[str, str] = dict(info.get("rlpipe", {}).get("names", {}))
         action = next((name for name in ("action", "actions") if name in features), None)
         if action is None:
             raise ConfigError(f"{where} has no column action: it has {', '.join(features)}.")
-        observations, cameras, results, others, seed = {}, {}, {}, {}, None
+        observations: dict[str, str] = {}
+        cameras, results, others = dict(observations), dict(observations), dict(observations)
+        seed = None
         for column, feature in features.items():
             if column in (*COUNTERS, action) or feature["dtype"] in ("string", "language"):
                 continue
             if feature["dtype"] in ("image", "video"):
-                cameras[column] = ours.get(column, column.removeprefix(_IMAGES).removeprefix("observation."))
+                cameras[column] = additions.get(column, column.removeprefix(_IMAGES).removeprefix("observation."))
             elif column in _ALIASES and _ALIASES[column] not in results.values():
                 results[column] = _ALIASES[column]
             elif column.startswith("observation.") or column == "state":
-                observations[column] = ours.get(column, column.removeprefix("observation."))
+                observations[column] = additions.get(column, column.removeprefix("observation."))
             elif column == "seed":
                 seed = column
             else:
-                others[column] = ours.get(column, column)
+                others[column] = additions.get(column, column)
         return cls(action, observations, cameras, results, others, seed)
 
 
@@ -146,9 +149,9 @@ def features_of(info: Info, columns: Columns) -> Features:
 
 def dataset_info(info: Info) -> DatasetInfo:
     """Returns the facts of a dataset that ``meta/info.json`` holds."""
-    ours: dict[str, Any] = info.get("rlpipe", {})  # type: ignore[assignment]
+    additions: dict[str, Any] = info.get("rlpipe", {})
     return DatasetInfo(
-        ours.get("task"), ours.get("options", {}), float(info["fps"]), ours.get("description", "")
+        additions.get("task"), additions.get("options", {}), float(info["fps"]), additions.get("description", "")
     )  # fmt: skip
 
 
@@ -363,7 +366,7 @@ class Table:
         ``show`` is called with the column of a video and each of its pictures."""
         import pyarrow as pa
 
-        length, columns, found = len(episode), {}, {}
+        length, columns, computed = len(episode), {}, {}
         held: dict[str, Array] = {RESULTS[name]: values for name, values in episode.columns.items()}
         held |= {"action": episode.actions}
         held |= {"observation." + leaf.replace("/", "."): rows for leaf, rows in episode.observations.items()}
@@ -389,17 +392,17 @@ class Table:
                         show(column, picture)
                     else:
                         contents.append({"bytes": _png(picture), "path": None})
-                found[column] = statistics.of_pictures(sample)
+                computed[column] = statistics.of_pictures(sample)
                 if contents:
                     columns[column] = pa.array(contents, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
                 continue
             values = held[column][:length]
             columns[column] = _array(values, feature)
-            found[column] = statistics.of_rows(values)
+            computed[column] = statistics.of_rows(values)
         self.index += length
         self.number += 1
-        self.total = statistics.combined(self.total, found) if self.total else found
-        return pa.table(columns), found
+        self.total = statistics.combined(self.total, computed) if self.total else computed
+        return pa.table(columns), computed
 
     def json(self, version: str, **more: Any) -> dict[str, Any]:
         """Returns ``meta/info.json``."""
@@ -439,11 +442,11 @@ def write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=4, ensure_ascii=False), encoding="utf-8")
 
 
-def plain(found: Mapping[str, statistics.Statistics], names: Iterable[str] | None = None) -> dict[str, Any]:
+def plain(computed: Mapping[str, statistics.Statistics], names: Iterable[str] | None = None) -> dict[str, Any]:
     """Returns statistics as JSON has them; only those called ``names``, or all."""
     return {
         feature: {name: values.tolist() for name, values in values.items() if names is None or name in names}
-        for feature, values in found.items()
+        for feature, values in computed.items()
     }
 
 

@@ -131,7 +131,7 @@ def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) 
             for column, leaf in table.cameras.items()
         }
         try:
-            rows, found = table.rows(episode, lambda column, picture, to=videos: to[column].add(picture))  # type: ignore[misc]
+            rows, computed = table.rows(episode, lambda column, picture, to=videos: to[column].add(picture))  # type: ignore[misc]
             for video in videos.values():
                 video.close()
         finally:
@@ -141,7 +141,7 @@ def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) 
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, file, compression="snappy")
         listed.append(row)
-        stats.append({"episode_index": row["episode_index"], "stats": lerobot.plain(found, _STATISTICS)})
+        stats.append({"episode_index": row["episode_index"], "stats": lerobot.plain(computed, _STATISTICS)})
     meta = folder / "meta"
     chunks = -(-table.number // EPISODES_IN_A_CHUNK)
     lerobot.write_json(meta / "info.json", table.json(

@@ -164,7 +164,7 @@ class _Files:
                 self._stack.callback(self._videos[column].stop)
         starts = {column: video.count for column, video in self._videos.items()}
         first, number = self._table.index, self._table.number
-        rows, found = self._table.rows(episode, lambda column, picture: self._videos[column].add(picture))
+        rows, computed = self._table.rows(episode, lambda column, picture: self._videos[column].add(picture))
         if self._data is None:
             self._data_place.path.parent.mkdir(parents=True, exist_ok=True)
             self._data = pq.ParquetWriter(self._data_place.path, rows.schema, compression="snappy")
@@ -179,7 +179,7 @@ class _Files:
             described |= self._places[column].indices(f"videos/{column}")
             described[f"videos/{column}/from_timestamp"] = start / rate
             described[f"videos/{column}/to_timestamp"] = (start + len(episode)) / rate
-        for feature, values in lerobot.plain(found).items():
+        for feature, values in lerobot.plain(computed).items():
             described |= {f"stats/{feature}/{name}": value for name, value in values.items()}
         self._rows.append(described | {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0})
 

@@ -158,11 +158,22 @@ def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) 
         "total_episodes": number, "total_steps": total, "data_format": "hdf5", "dataset_id": "rlpipe/demonstrations-v0",
         "observation_space": _space({**features.observations, **features.cameras}), "minari_version": VERSION,
         "action_space": json.dumps(_box(features.action)), "description": info.description,
-        "env_spec": json.dumps({"id": info.task, "kwargs": dict(info.options)}) if info.task else None,
+        "env_spec": _env_spec(info),
         "rate": info.rate,
     }  # fmt: skip
-    kept = {name: value for name, value in facts.items() if value is not None}
-    (data / "metadata.json").write_text(json.dumps(kept), encoding="utf-8")
+    recorded = {name: value for name, value in facts.items() if value is not None}
+    (data / "metadata.json").write_text(json.dumps(recorded), encoding="utf-8")
+
+
+def _env_spec(info: DatasetInfo) -> str | None:
+    """Returns the task as Gymnasium has it in JSON; None without one that Gymnasium could name."""
+    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.error import Error
+
+    try:
+        return str(EnvSpec(info.task or "", kwargs=dict(info.options)).to_json())
+    except Error:
+        return None
 
 
 def _box(spec: LeafSpec) -> dict[str, Any]:
@@ -188,10 +199,10 @@ def _write(group: Any, episode: RecordedEpisode, number: int) -> None:
         rows = values if len(values) > length else np.concatenate([values, values[-1:]])
         compress(group, "observations" if bare else f"observations/{leaf}", rows)
     compress(group, "actions", episode.actions)
-    no = np.zeros(length, bool)
+    never = np.zeros(length, bool)
     group["rewards"] = np.zeros(length, np.float32) if episode.rewards is None else episode.rewards
-    group["terminations"] = no if episode.terminated is None else episode.terminated
-    group["truncations"] = no if episode.truncated is None else episode.truncated
+    group["terminations"] = never if episode.terminated is None else episode.terminated
+    group["truncations"] = never if episode.truncated is None else episode.truncated
     if episode.success is not None:
         group["infos/success"] = np.concatenate([[False], episode.success])
     for name, values in episode.others.items():

@@ -77,12 +77,14 @@ def open_dataset(path: Path, key: str = "demos") -> RobomimicDataset:
                 raise ConfigError(f"{key}: {file}: data/{name} holds no actions: record it again, or delete it.")
         entries = [EpisodeEntry(name, len(data[name]["actions"]), _seed(data[name])) for name in names]
         try:
-            made = json.loads(data.attrs.get("env_args", "{}"))
+            arguments = json.loads(data.attrs.get("env_args", "{}"))
         except ValueError as error:
             raise ConfigError(f"{key}: {file}: the attribute env_args of data is no JSON: write it again.") from error
         features = _read(data[names[0]], file).features
-    options: Mapping[str, Any] = made.get("env_kwargs") or {}
-    info = DatasetInfo(made.get("env_name"), options, options.get("control_freq"), str(made.get("description", "")))
+    options: Mapping[str, Any] = arguments.get("env_kwargs") or {}
+    info = DatasetInfo(
+        arguments.get("env_name"), options, options.get("control_freq"), str(arguments.get("description", ""))
+    )
     return RobomimicDataset(file, info, features, entries, key)
 
 
@@ -142,11 +144,11 @@ def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) 
             _write(group, episode)
             total += len(episode)
         rate = {} if info.rate is None else {"control_freq": info.rate}
-        made = {
+        arguments = {
             "env_name": info.task or "", "type": 2, "env_kwargs": {**info.options, **rate},
             "description": info.description,
         }  # fmt: skip
-        data.attrs["env_args"], data.attrs["total"] = json.dumps(made), total
+        data.attrs["env_args"], data.attrs["total"] = json.dumps(arguments), total
 
 
 def _write(group: Any, episode: RecordedEpisode) -> None:
