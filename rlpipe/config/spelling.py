@@ -7,7 +7,7 @@ option that is declared as text takes the text; one that is declared as a number
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias, get_args, get_origin
@@ -89,7 +89,7 @@ def respell(tree: DictConfig, texts: Mapping[Path, str], schema: type[Any] | Non
             if text == "???":
                 raise ConfigError(f"{'.'.join(map(str, path))} is '???', which stands for a missing value: give one.")
             as_text.add(path)
-        elif text in _NULL or OmegaConf.is_config(_value(tree, path)):
+        elif text in _NULL or _has_keys(tree, path):
             continue
         value = text if path in as_text else _number(text)
         if isinstance(value, int) and int not in kinds and re.search("[.eE]", text):
@@ -108,15 +108,23 @@ def _number(text: str) -> int | float | str:
     return int(value) if whole else float(value)
 
 
-def _value(tree: Any, path: Path) -> Any:
-    for step in path:
+def _has_keys(tree: Any, path: Path) -> bool:
+    """True for keys and values, or a list, in the place of a single value."""
+    *steps, last = path
+    owner = _inner(tree, steps)
+    key = last if isinstance(owner, ListConfig) else str(last)
+    return not OmegaConf.is_interpolation(owner, key) and OmegaConf.is_config(owner[key])
+
+
+def _inner(tree: Any, steps: Sequence[str | int]) -> Any:
+    for step in steps:
         tree = tree[step if isinstance(tree, ListConfig) else str(step)]
     return tree
 
 
 def _set(tree: Any, path: Path, value: Any) -> None:
     *steps, last = path
-    tree = _value(tree, tuple(steps))
+    tree = _inner(tree, steps)
     tree[last if isinstance(tree, ListConfig) else str(last)] = value
 
 

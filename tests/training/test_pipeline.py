@@ -41,12 +41,12 @@ class Workshop:
     begun: list[Collection] = field(default_factory=list)
 
     @property
-    def num_workers(self) -> int:
+    def num_collectors(self) -> int:
         return len(self.durations)
 
     def collect(self, snapshot: int, stage: int, rank: int | None = None) -> Any:
         if rank is None:
-            return [self.collect(snapshot, stage, one) for one in range(self.num_workers)]
+            return [self.collect(snapshot, stage, one) for one in range(self.num_collectors)]
         mine = self.durations[rank]
         seconds = mine[sum(one.rank == rank for one in self.begun) % len(mine)]
         self.begun.append(Collection(rank, snapshot, stage, self.clock + seconds))
@@ -162,9 +162,9 @@ def test_whatever_the_speeds_a_stream_learns_from_every_fragment_once_in_its_sta
     for iteration in range(1, plan[-1].until + 1):
         batch = pipeline.next(iteration - 1, iteration).batches
         stage = next(index for index, one in enumerate(plan) if iteration <= one.until)
-        assert len(batch) == engine.num_workers
+        assert len(batch) == engine.num_collectors
         assert all(one.stage == stage and 0 <= iteration - 1 - one.version <= max_lag for one in batch)
-        for rank in range(engine.num_workers):
+        for rank in range(engine.num_collectors):
             own = [engine.begun.index(one) for one in batch if one.rank == rank]
             assert own == sorted(own), "fragments of one worker stay in the order of time"
         pipeline.wait([engine.clock + learning[iteration % len(learning)]])
