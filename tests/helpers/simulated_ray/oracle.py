@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlpipe.collection.host import worker_names
 from rlpipe.run import checkpoint
 from tests.helpers.faulty import assert_whole, rows
 from tests.helpers.simulated_ray.schedules import ENVIRONMENTS, STEPS, Options, Schedule
@@ -112,7 +113,10 @@ def _check_events(played: Played, contents: dict[str, Any]) -> None:
     assert len(processes) == len({*processes}), f"events tell twice of a process: {processes}"
     ended = {entry.pid for entry in played.world.log if entry.what in ("end", "silent", "stopped")}
     assert {*processes} <= ended, f"events tell of processes that did not end: { {*processes} - ended }"
-    never_started = Counter(data["part"] for data in reports if "pid" not in data)
+    parts = [data["part"] for data in reports if "pid" not in data]
+    never_started = Counter(
+        name for part in parts for name in (worker_names(part) if part.startswith("rollout") else [part])
+    )
     losses = _losses(played)
     # The run itself ends all actors with state when one is lost; then it need not notice that another was gone as well.
     recoveries = [loss.replaced_at for loss in losses if loss.has_state and loss.end.pid in processes]
@@ -150,16 +154,18 @@ def _all_rows(run: Path) -> list[dict[str, Any]]:
 
 
 def _losses_of_start(log: Sequence[Happening], written: Sequence[float]) -> list[Loss]:
-    ends = {entry.pid: entry for entry in reversed(log) if entry.what in ("end", "silent", "stopped")}
+    ends: dict[int, Happening] = {}  # so far: the end of a process whose workers have moved is no loss
     started = {entry.pid: entry.time for entry in log if entry.what == "start"}
     until = min((entry.time for entry in log if entry.cause == "its driver died"), default=log[-1].time)
     holders: dict[str, Happening] = {}
     losses = []
     for entry in log:
+        if entry.what in ("end", "silent", "stopped"):
+            ends.setdefault(entry.pid, entry)
         if entry.what == "holds":
             before, holders[entry.name] = holders.get(entry.name), entry
             end = None if before is None else ends.get(before.pid)
             noticed = any(entry.time < moment <= until for moment in written)
-            if end is not None and end.time <= entry.time and end.cause != "its driver died" and noticed:
+            if end is not None and end.cause != "its driver died" and noticed:
                 losses.append(Loss(entry.name, end, started[entry.pid]))
     return losses

@@ -100,6 +100,7 @@ class StubLearner:
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec, *_: Any) -> None:
         self._version = 0
+        self._in_order = stages[0].config.runner.pipeline != "stream"  # where a process may have two turns
 
     def snapshot(self) -> Snapshot:
         return Snapshot(self._version, NoWeights.FROM_SEED)
@@ -118,7 +119,7 @@ class StubLearner:
 
     def update(self, stage: int, iteration: int, *batches: Any, **_: Any) -> tuple[Snapshot, MetricWindow]:
         ranks = [rank for rank, _, _ in batches]
-        assert ranks == sorted(ranks), f"fragments came in the order of the ranks {ranks}"
+        assert ranks == sorted(ranks) or not self._in_order, f"fragments came in the order of the ranks {ranks}"
         self._version += 1
         assert self._version == iteration, f"iteration {iteration} is update {self._version}"
         window = MetricWindow()

@@ -229,6 +229,7 @@ class World:
             self.add_node(cpus)
         self.head = next(iter(self.nodes.values()))
         self.actors: list[Actor] = []
+        self.holders: dict[str, Actor] = {}  # by part of the run
         self.groups: list[Group] = []
         self.large: deque[Ref] = deque(maxlen=20)
         self.memory: dict[int, int] = {}
@@ -395,7 +396,13 @@ class World:
     def _hold(self, names: Sequence[str], actor: Actor) -> None:
         """Notes that an actor plays these parts of the run from now on."""
         for name in names:
+            self.holders[name] = actor
             self._record("holds", name, actor.pid)
+
+    def _plays(self, name: str) -> bool:
+        """True if an actor that is alive plays this part of the run."""
+        holder = self.holders.get(name)
+        return holder is not None and holder.cause is None and not holder.silent
 
     def end(self, process: Process, cause: str) -> None:
         """Ends a process; whoever waits for it is told a little later."""
@@ -559,7 +566,8 @@ class World:
         if label in ("take_over", "begin"):
             self._hold([f"rollout-{rank}" for rank in args[1]], actor)
         elif label == "make" and actor.name != "rollout-spare":
-            self._hold(worker_names(actor.name) if actor.role == "rollout" else [actor.name], actor)
+            names = worker_names(actor.name) if actor.role == "rollout" else [actor.name]
+            self._hold([name for name in names if not self._plays(name)], actor)  # else it only joins
         call = Call(method, label, [arg if isinstance(arg, Ref) else dumped(arg) for arg in args], dumped(named), refs)
         if actor.error is not None:
             self.notice(0.001, self.fail, refs, actor.error)
