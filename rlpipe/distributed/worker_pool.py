@@ -656,27 +656,43 @@ class WorkerPool:
         belongings = {rank: giver.actor.call(WorkerHost.give_belongings, rank) for rank, giver, _ in moves}
         arrivals = []
         for rank, giver, taker in moves:
-            arrivals.append((rank, taker, taker.actor.call(WorkerHost.take_belongings, belongings[rank])))
+            arrivals.append((rank, giver, taker, taker.actor.call(WorkerHost.take_belongings, belongings[rank])))
             del giver.lives[rank]
             giver.absent.discard(rank)
             taker.lives[rank] = lives[rank]
             taker.absent |= {rank} & absent
         ends = self._answers.now() + self._config.cluster.start_timeout
-        for rank, taker, arrival in arrivals:
+        for rank, giver, taker, arrival in arrivals:
             try:
                 self._answers.get(arrival, timeout=max(0.0, ends - self._answers.now()))
             except CallError as error:
                 if error.refusal is not None:
                     raise error.refusal from None
+                if giver not in hosts and not giver.gone:
+                    self._note_loss(giver, belongings[rank])  # that of one that stays will show in the next task
                 self._begin_again(rank, taker)
             except TimeoutError:
                 self._begin_again(rank, taker)
 
+    def _note_loss(self, leaving: _Member, belongings: Any) -> None:
+        """Charges and notes the loss of a process that had to leave, which nobody will ask again, if it was lost."""
+        try:
+            self._answers.get(belongings, timeout=0)
+        except TimeoutError:
+            return
+        except CallError as error:
+            leaving.gone = True
+            refusal = self._charge(leaving)
+            fault = leaving.actor.fault(error.error, "hand on its workers")
+            if refusal:
+                raise RunError(fault, refusal) from None
+            self._unreported_faults.append(fault)
+            self._unreported_losses.observe(m.WORKER_RESTARTS, 1)
+
     def _begin_again(self, rank: int, host: _Member) -> None:
-        """Has a worker begin anew whose belongings did not arrive: the next task will show whose fault it is."""
+        """Has a worker begin anew whose belongings did not arrive."""
         host.lives[rank] += 1
         self._factory.begin_workers(host.actor, {rank: host.lives[rank]})
-        self._unreported_losses.observe(m.WORKER_RESTARTS, 1)
         self._count_lost_episodes(rank not in host.absent)
         host.absent.add(rank)
 

@@ -623,7 +623,25 @@ def test_a_worker_whose_belongings_are_lost_begins_anew():
     story.pool.join(1)
     assert story.pool.deal_again(2, ()) == ([], True)
     assert story.pool.actors[1].calls == [("begin", {1: 1})]
+    assert story.losses() == {"rollout/discarded_trajectories": 4}
+
+
+def test_the_loss_of_a_process_that_had_to_leave_is_charged_once_and_told():
+    class Lost(FakeActor):
+        def call(self, method, *args):
+            return Ref(dies(9))
+
+    class Taking(FakeActor):
+        def call(self, method, *args):
+            return args[0] if method is WorkerHost.take_belongings else super().call(method, *args)
+
+    story = Story(4, hosts=2, is_elastic=True)
+    for member, actor in zip(story.pool._members, (Taking("rollout-0..1", 8), Lost("rollout-2..3", 9)), strict=True):
+        member.actor = actor
+    story.pool.actors[1].node = "node-b"
+    assert story.pool.deal_again(2, {"node-b"}) == ([1], True)
     assert story.losses() == {"time/worker_restarts": 1, "rollout/discarded_trajectories": 4}
+    assert [fault.actor for fault in story.pool.repaired_faults()] == ["rollout-2..3"]
 
 
 def test_a_process_that_cannot_join_is_charged_and_told():
