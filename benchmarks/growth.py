@@ -50,7 +50,7 @@ LATER_BLOCKS = 10
 
 @dataclass(frozen=True)
 class Sample:
-    """What a process held.
+    """Resources that a process held at one moment.
 
     Attributes:
         iteration: number of complete iterations.

@@ -1,4 +1,4 @@
-"""What many rollout workers cost on one machine: start, memory and driver time, and what killing many at once costs.
+"""Measures many rollout workers on one machine: start, memory, driver time, and the loss of many at once.
 
     python benchmarks/many_workers.py                         # 250 workers, of which 100 are killed; needs 20 GiB
     python benchmarks/many_workers.py --workers 30 --kills 10 [key=value]...

@@ -44,6 +44,18 @@ def run(text: str) -> Path:
 
 
 Run = Annotated[Path, typer.Argument(parser=run, help="Run directory; the run may still be in progress.")]
+RunOrConfiguration = Annotated[
+    Path,
+    typer.Argument(
+        help="Run directory (its newest checkpoint) or checkpoint file; with --policy a run directory or a "
+        "configuration.",
+        metavar="PATH|CONFIG",
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Changes, such as evaluation.deterministic=false.", metavar="[key=value]..."),
+]
 Local = Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")]
 RayAddress = Annotated[
     str | None, typer.Option(help="Ray cluster to join.", show_default="RAY_ADDRESS, or a new one here")

@@ -16,18 +16,8 @@ from rlpipe.cli.exit_codes import ExitCode
 
 
 def collect(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            help="Run directory (its newest checkpoint) or checkpoint file; with --policy a run directory or a "
-            "configuration.",
-            metavar="PATH|CONFIG",
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes, such as evaluation.deterministic=false.", metavar="[key=value]..."),
-    ] = None,
+    path: arguments.RunOrConfiguration,
+    overrides: arguments.Overrides = None,
     count: Annotated[int, typer.Option("-n", "--count", parser=arguments.integer, help="Number of episodes.")] = 200,
     out: Annotated[
         Path, typer.Option(parser=arguments.path, help="Folder of the dataset; one that is unfinished is continued.")

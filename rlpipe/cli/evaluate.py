@@ -26,18 +26,8 @@ ESTIMATE_COLUMNS = ("mean", "95 % interval", "episodes")
 
 
 def evaluate(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            help="Run directory (its newest checkpoint) or checkpoint file; with --policy a run directory or a "
-            "configuration.",
-            metavar="PATH|CONFIG",
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Changes, such as evaluation.deterministic=false.", metavar="[key=value]..."),
-    ] = None,
+    path: arguments.RunOrConfiguration,
+    overrides: arguments.Overrides = None,
     policy: Annotated[
         str | None,
         typer.Option(

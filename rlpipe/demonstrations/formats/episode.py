@@ -246,7 +246,7 @@ class Format(Protocol):
         ...
 
     def losses(self, info: DatasetInfo, features: Features) -> Sequence[str]:
-        """What of such episodes the format cannot hold, each the end of a sentence that begins with its name."""
+        """Names all of such episodes that the format cannot hold, as ends of sentences that begin with its name."""
         ...
 
     def write(self, folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) -> None:

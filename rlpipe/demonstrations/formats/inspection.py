@@ -20,7 +20,7 @@ _INDENT = "\n                "
 
 @dataclass
 class Inspection:
-    """What .
+    """Facts about a whole dataset, of which every episode was read.
 
     Attributes:
         low: least number of each action.

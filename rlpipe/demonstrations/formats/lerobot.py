@@ -1,14 +1,15 @@
-"""What the versions of LeRobotDataset share: features, columns of a table, and ``meta/info.json``."""
+"""Shared by the versions of LeRobotDataset: the open folder, features, columns of a table, and ``meta/info.json``."""
 
 from __future__ import annotations
 
 import io
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any, ClassVar, NotRequired
 
 import numpy as np
 from typing_extensions import TypedDict
@@ -18,10 +19,12 @@ from rlpipe.demonstrations.formats import statistics
 from rlpipe.demonstrations.formats.episode import (
     Array,
     DatasetInfo,
+    EpisodeEntry,
     Features,
     Frames,
     RecordedEpisode,
 )
+from rlpipe.demonstrations.formats.video import frames_of
 from rlpipe.errors import ConfigError
 from rlpipe.files import whole_file
 from rlpipe.plugins import require
@@ -225,6 +228,50 @@ def values_of(table: Any, column: str, spec: LeafSpec, where: str) -> Array:
             f"{list(spec.shape)} a row: {ADVICE}"
         )
     return values.reshape(table.num_rows, *spec.shape)
+
+
+@dataclass
+class LeRobotFolder(ABC):
+    """Folder of a LeRobotDataset, open to be read; its version says where an episode lies.
+
+    Attributes:
+        raw: ``meta/info.json``.
+        columns: columns of a table, by what they hold.
+        rows: facts about each episode.
+        key: key of the path in the configuration, for errors.
+    """
+
+    format: ClassVar[str]
+    version: ClassVar[str]
+    path: Path
+    info: DatasetInfo
+    features: Features
+    episodes: Sequence[EpisodeEntry]
+    raw: Info
+    columns: Columns
+    rows: Sequence[Mapping[str, Any]]
+    key: str
+
+    @abstractmethod
+    def _table_of(self, row: Mapping[str, Any]) -> Path:
+        """Returns the file with the steps of an episode."""
+
+    @abstractmethod
+    def _video_of(self, row: Mapping[str, Any], column: str) -> tuple[Path, float]:
+        """Returns the file with the pictures of a column, and the second at which the episode begins in it."""
+
+    def read(self, number: int) -> RecordedEpisode:
+        """Reads an episode; pictures when they are asked for."""
+        row = self.rows[number]
+        file = self._table_of(row)
+        table = read_table(file, row["episode_index"], row["length"], self.key)
+
+        def video(column: str, spec: Any) -> Any:
+            path, start = self._video_of(row, column)
+            return frames_of(path, row["length"], spec.shape, start, self.raw["fps"], self.key)
+
+        task = "; ".join(row["tasks"] or [])
+        return episode_of(table, self.raw, self.columns, self.episodes[number].name, task, f"{self.key}: {file}", video)
 
 
 def episode_of(
@@ -451,7 +498,7 @@ def plain(computed: Mapping[str, statistics.Statistics], names: Iterable[str] | 
 
 
 def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
-    """What LeRobotDataset cannot hold of such episodes."""
+    """Names all of such episodes that LeRobotDataset cannot hold."""
     del info
     lost = []
     if features.last_observation:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rlpipe.demonstrations.formats import lerobot
-from rlpipe.demonstrations.formats.episode import DatasetInfo, EpisodeEntry, Features, RecordedEpisode
+from rlpipe.demonstrations.formats.episode import DatasetInfo, EpisodeEntry, RecordedEpisode
 from rlpipe.demonstrations.formats.lerobot import ADVICE, Columns, Info
-from rlpipe.demonstrations.formats.video import VideoEncoder, frames_of
+from rlpipe.demonstrations.formats.video import VideoEncoder
 from rlpipe.errors import ConfigError
 
 NAME = "lerobot-v2.1"
@@ -32,33 +31,17 @@ def recognises(path: Path) -> bool:
     return version is not None and version.startswith(("v1", "v2"))
 
 
-@dataclass
-class LeRobotDataset:
+class LeRobotDataset(lerobot.LeRobotFolder):
     """Folder of LeRobotDataset v2.1, open to be read."""
 
     format: ClassVar[str] = NAME
     version: ClassVar[str] = VERSION
-    path: Path
-    info: DatasetInfo
-    features: Features
-    episodes: Sequence[EpisodeEntry]
-    raw: Info
-    columns: Columns
-    rows: Sequence[Mapping[str, Any]]
-    key: str
 
-    def read(self, number: int) -> RecordedEpisode:
-        row = self.rows[number]
-        file = self.path / _place(self.raw["data_path"], self.raw, row)
-        table = lerobot.read_table(file, row["episode_index"], row["length"], self.key)
+    def _table_of(self, row: Mapping[str, Any]) -> Path:
+        return self.path / _place(self.raw["data_path"], self.raw, row)
 
-        def video(column: str, spec: Any) -> Any:
-            path = self.path / _place(self.raw["video_path"] or _VIDEO, self.raw, row, video_key=column)
-            return frames_of(path, row["length"], spec.shape, 0.0, self.raw["fps"], self.key)
-
-        task = "; ".join(row["tasks"])
-        where = f"{self.key}: {file}"
-        return lerobot.episode_of(table, self.raw, self.columns, self.episodes[number].name, task, where, video)
+    def _video_of(self, row: Mapping[str, Any], column: str) -> tuple[Path, float]:
+        return self.path / _place(self.raw["video_path"] or _VIDEO, self.raw, row, video_key=column), 0.0
 
 
 def _place(pattern: str, raw: Info, row: Mapping[str, Any], **names: str) -> str:

@@ -134,7 +134,7 @@ def check(info: DatasetInfo) -> None:
 
 
 def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
-    """What Minari cannot hold: observations without the last one."""
+    """Names observations without the last one, which Minari cannot hold."""
     del info
     return [] if features.last_observation else ["needs an observation after the last step: the last one is repeated"]
 

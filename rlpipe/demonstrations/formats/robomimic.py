@@ -127,7 +127,7 @@ def check(info: DatasetInfo) -> None:
 
 
 def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
-    """What the layout cannot hold: columns that it has no place for."""
+    """Names the columns for which the layout has no place."""
     del info
     return [f"has no place for the column {name}" for name in features.others if name != "states"]
 
