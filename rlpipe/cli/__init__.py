@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,12 @@ app.add_typer(demos.commands, name="demos")
 app.add_typer(metrics.commands, name="metrics")
 
 
+@cache
+def _program() -> Callable[..., Any]:
+    """Builds all commands, once for a process that runs several."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Runs the command line and exits."""
     set_up_streams()
@@ -114,7 +121,7 @@ def main() -> None:
         find_modules_in(Path.cwd())
     try:
         with stdout_for_json(reserve="--json" in sys.argv):
-            app()
+            _program()()
     except ConfigError as error:
         print_refusal(stderr, error)
         sys.exit(ExitCode.REFUSED)

@@ -337,14 +337,14 @@ class WorkerPool:
         return task
 
     def _members_for(self, task: WorkerTask) -> list[_Member]:
-        missing = [
+        missing = {
             member
             for member in self._members
             if len(member.absent) == len(member.lives) and not self._answers.wait([member.ready], timeout=0)
-        ]
+        }
         if task.waits_for_all or self._num_workers - sum(len(member.lives) for member in missing) < self._required:
             return self._members
-        return [member for member in self._members if not any(member is other for other in missing)]
+        return [member for member in self._members if member not in missing]
 
     def _send_to(self, member: _Member, ranks: Sequence[int], task: WorkerTask) -> None:
         self._tasks[task.expect(_Request(member, [*ranks], task.send(member.actor, ranks)))] = task
