@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe.collection.actions import Label
 from rlpipe.envs.base import Beginning, Simulator, Step
 from rlpipe.errors import SimulatorError, how_it_failed
 from rlpipe.metrics import MetricWindow
@@ -75,6 +76,9 @@ class Recorder:
             poses = self._guarded(self._simulator.poses, n)
             if poses is not None:
                 self._last_poses[n] = poses
+
+    def note_labels(self, labels: Mapping[int, Label]) -> None:
+        """Ignores what an expert said: a replay shows what was done."""
 
     def step(self, step: Step, actions: NDArray[Any], ended: Mapping[int, Episode]) -> None:
         """Records a step of every running episode.
@@ -156,6 +160,7 @@ class _Whole:
     actions: list[NDArray[Any]] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     success: list[bool] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
 
 
 class WholeRecorder:
@@ -171,6 +176,7 @@ class WholeRecorder:
         self._simulator = simulator
         self._has_states = states
         self._running: dict[int, _Whole] = {}  # by slot
+        self._labels: Mapping[int, Label] = {}  # of the step to come, by slot
         self._ended: list[Recording] = []
 
     def begin(self, beginnings: Mapping[int, Beginning], observations: Observations) -> None:
@@ -185,6 +191,10 @@ class WholeRecorder:
         if n in self._running:
             self._add_state(n)
 
+    def note_labels(self, labels: Mapping[int, Label]) -> None:
+        """Takes what an expert says of the states before the next step, by slot."""
+        self._labels = labels
+
     def step(self, step: Step, actions: NDArray[Any], ended: Mapping[int, Episode]) -> None:
         """See ``Recorder.step``."""
         leaves = named_leaves(step.successors)
@@ -192,6 +202,8 @@ class WholeRecorder:
             running = self._running[n]
             running.actions.append(np.array(actions[n]))  # a view would hold the whole array
             running.rewards.append(float(step.rewards[n]))
+            if n in self._labels:
+                running.labels.append(self._labels[n])
             if step.success is not None:
                 running.success.append(bool(step.success[n]))
             for name, leaf in leaves.items():
@@ -216,7 +228,7 @@ class WholeRecorder:
 
 def _recording(running: _Whole, episode: Episode) -> Recording:
     """Stacks the steps of an episode that has ended."""
-    states = running.states
+    states, labels = running.states, running.labels
     return Recording(
         episode,
         np.array(running.rewards, dtype=np.float64),
@@ -224,6 +236,8 @@ def _recording(running: _Whole, episode: Episode) -> Recording:
         np.stack(running.actions),
         {name: np.stack(rows) for name, rows in running.observations.items()},
         {name: np.stack([state[name] for state in states]) for name in states[0]} if states else None,
+        np.stack([label.action for label in labels]) if labels else None,
+        np.array([label.intervened for label in labels]) if labels else None,
     )
 
 

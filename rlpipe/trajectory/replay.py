@@ -47,6 +47,8 @@ class Recording:
         actions: [T, A] float32 as the simulator took them, within its bounds; discrete ones [T] or [T, M] int64.
         observations: by leaf, [T + 1, ...] as they were: before the first step and after each, pictures too.
         states: of the simulator by name, [T + 1, ...] likewise; None where it cannot begin an episode in one.
+        labels: actions of an expert in the same states, of the shape of ``actions``; None without one, as below.
+        interventions: [T] bool, where the expert acted itself.
     """
 
     episode: Episode
@@ -55,6 +57,8 @@ class Recording:
     actions: NDArray[np.generic]
     observations: Mapping[str, NDArray[np.generic]]
     states: State | None = None
+    labels: NDArray[np.generic] | None = None
+    interventions: NDArray[np.bool_] | None = None
 
 
 def worth_keeping(replays: Iterable[Replay], most: int) -> list[Replay]:
