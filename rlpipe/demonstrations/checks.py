@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlpipe.config.plan import Plan
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.corrections import check_no_corrections
 from rlpipe.errors import ConfigError
 
 
@@ -30,6 +31,10 @@ def check_demonstrations(config: Plan) -> None:
             + ("leave it out, or set algorithm.cloning_coef." if can_clone else "leave it out.")
         )
     dataset.check(config.demos, config.env.train)
+    if algorithm.needs_demonstrations and algorithm.collects:
+        check_no_corrections(config.demos, f"algorithm.name={config.algorithm.name} replays what was demonstrated")
+    if curriculum.needs_states:
+        check_no_corrections(config.demos, f"curriculum.name={config.curriculum.name} begins in what was demonstrated")
     if curriculum.needs_states:
         dataset.check_states(config.demos, config.curriculum.name)
     _check_drawn(config, config.demos)
@@ -44,6 +49,7 @@ def check_replay(config: Plan) -> None:
     if config.demos is None:
         raise ConfigError("--policy is replay, which repeats demonstrations, but demos is not set: add demos=FILE.h5.")
     dataset.check_actions(config.demos, config.env.eval, section="env.eval")
+    check_no_corrections(config.demos, "--policy replay repeats demonstrations")
     _check_drawn(config, config.demos)
 
 

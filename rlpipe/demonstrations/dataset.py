@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe import files
+from rlpipe.demonstrations.corrections import INTERVENED
 from rlpipe.demonstrations.formats import maniskill
 from rlpipe.demonstrations.formats.episode import STATE, Dataset, RecordedEpisode
 from rlpipe.demonstrations.formats.fitting import as_group, steps_as_group
@@ -36,7 +37,7 @@ ACTION_TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """Transitions of successful trajectories, one trajectory after the other.
+    """Transitions of successful trajectories, one trajectory after the other; of corrections, those of all.
 
     Attributes:
         observations: [B, D] float32, or a tree.
@@ -49,6 +50,7 @@ class Demonstrations:
         names: of each trajectory in the file.
         seeds: of each trajectory's reset; None where the file does not say it.
         states: of each trajectory, [T + 1, ...] arrays by name; None where the file has none.
+        interventions: [B] bool, True where the expert that labelled the steps acted itself; None without one.
     """
 
     observations: Observations
@@ -61,6 +63,7 @@ class Demonstrations:
     names: tuple[str, ...] = ()
     seeds: tuple[int | None, ...] = ()
     states: tuple[State | None, ...] = ()
+    interventions: Bool | None = None
 
     @property
     def num_trajectories(self) -> int:
@@ -222,7 +225,7 @@ def load(
     seed: int = 0,
     leaves: Mapping[str, str] | None = None,
 ) -> Demonstrations:
-    """Reads the successful trajectories, each up to where the task ends it.
+    """Reads the successful trajectories, or all of corrections, each up to where the task ends it.
 
     With sparse reward, the reward is the success; otherwise it is the recorded reward. It is also the recorded one of a
     simulator without reward modes, whose files name none.
@@ -246,11 +249,12 @@ def load(
             f"Use sparse, or record these rewards: {_again(path)}"
         )
 
-    def read(group: Any, where: str) -> tuple[tuple[Any, ...], tuple[str, State | None]] | None:
+    def read(group: Any, where: str) -> tuple[tuple[Any, ...], tuple[str, State | None, Bool | None]] | None:
         trajectory = _trajectory(group, where, spec, reward_mode, task.ignore_terminations)
         if trajectory is None:
             return None
-        return trajectory, (where.rpartition(": ")[2], _states(group, len(trajectory[1])))
+        steps = len(trajectory[1])
+        return trajectory, (where.rpartition(": ")[2], _states(group, steps), _interventions(group, steps))
 
     def arranged(episode: RecordedEpisode, where: str) -> Mapping[str, Any]:
         return as_group(episode, spec, leaves or {}, where, keeps_last=not task.ignore_terminations)
@@ -259,10 +263,11 @@ def load(
     drawn = _drawn(successful, count, seed, path)
     columns = [joined(column) for column in zip(*(trajectory for trajectory, _ in drawn), strict=True)]
     numbers = np.repeat(np.arange(len(drawn)), [len(trajectory[0]) for trajectory, _ in drawn])
-    names, states = zip(*(label for _, label in drawn), strict=True)
+    names, states, intervened = zip(*(label for _, label in drawn), strict=True)
     by_name = _seeds_by_name(path)
     seeds = tuple(by_name.get(name) for name in names)
-    return Demonstrations(*columns, numbers, names, seeds, states)  # type: ignore[call-arg]
+    interventions = None if any(flags is None for flags in intervened) else np.concatenate(intervened)
+    return Demonstrations(*columns, numbers, names, seeds, states, interventions)  # type: ignore[call-arg]
 
 
 def _seeds_by_name(path: str) -> Mapping[str, int | None]:
@@ -334,6 +339,14 @@ def _states(group: Any, steps: int) -> State | None:
 
     group[STATES].visititems(read)
     return states
+
+
+def _interventions(group: Any, steps: int) -> Bool | None:
+    """Reads where an expert acted in a trajectory up to its end, [steps]; None if none has labelled it."""
+    if INTERVENED not in group:
+        return None
+    flags: Bool = np.asarray(group[INTERVENED][:]).reshape(-1).astype(bool)
+    return flags[first_step(group) :][:steps]
 
 
 def _numbers(group: Any, name: str, where: str) -> NDArray[Any]:
@@ -429,7 +442,7 @@ def _attempt(group: Any, where: str, spec: SpaceSpec) -> tuple[int, Float32, Boo
 def _trajectory(
     group: Any, where: str, spec: SpaceSpec, reward_mode: str | None, ignore_terminations: bool
 ) -> tuple[Any, ...] | None:
-    """Reads one trajectory up to its end; None if it never succeeds."""
+    """Reads one trajectory up to its end; None if it never succeeds, unless an expert has labelled it."""
     observations = _observations(group, where, spec)
     first, actions, success = _attempt(group, where, spec)
     count = first + len(actions)
@@ -442,13 +455,14 @@ def _trajectory(
         if not np.isfinite(leaf).all():
             raise ConfigError(f"demos: {where} has observations that are not finite: record it again.")
     observations = observations[first:]
-    if not success.any():
+    if not success.any() and INTERVENED not in group:
         return None
-    last = len(actions) if ignore_terminations else int(np.argmax(success)) + 1
+    is_cut_off = ignore_terminations or not success.any()
+    last = len(actions) if is_cut_off else int(np.argmax(success)) + 1
     sparse = reward_mode == "sparse" or (reward_mode is None and "rewards" not in group)
     rewards = success.astype(np.float32) if sparse else _rewards(group, where, count)[first:]
     terminated, truncated = np.zeros(last, dtype=bool), np.zeros(last, dtype=bool)
-    (truncated if ignore_terminations else terminated)[-1] = True
+    (truncated if is_cut_off else terminated)[-1] = True
     return (
         observations[:last], spec.clip(actions[:last]), rewards[:last], terminated, truncated,
         observations[1 : last + 1],

@@ -18,6 +18,7 @@ import numpy as np
 from rlpipe.config.schema import Config
 from rlpipe.config.simulators import task_facts
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.corrections import check_no_corrections
 from rlpipe.demonstrations.formats.episode import STATE, RecordedEpisode
 from rlpipe.demonstrations.formats.maniskill import STATES, first_step, write_group, write_sidecar, write_states
 from rlpipe.demonstrations.recording import MATCHED, contents, in_order, readable
@@ -67,6 +68,7 @@ def replay_demonstrations(
             f"--replay: {source} is no file of ManiSkill's: make one first, "
             f"{command_line('demos', 'convert', source, '--to', 'maniskill', '--out', 'DIR')}."
         )
+    check_no_corrections(source, "--replay repeats actions")
     import h5py  # which the check has found
 
     if file.exists():

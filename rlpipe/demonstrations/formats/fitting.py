@@ -38,7 +38,7 @@ def as_group(
             repeats the one before; otherwise it ends a step earlier.
     """
     names = fitted(episode.features, spec, leaves, where)
-    group: dict[str, Any] = {**steps_as_group(episode), "obs": {}}
+    group: dict[str, Any] = {**episode.others, **steps_as_group(episode), "obs": {}}
     if episode.rewards is not None:
         group["rewards"] = episode.rewards
     if episode.states is not None:
