@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
     from rlpipe.analysis.verification import Verification
     from rlpipe.collection.actions import ActionSource
+    from rlpipe.collection.corrections import Behaviour
     from rlpipe.config.plan import Plan
-    from rlpipe.policies.base import Snapshot
     from rlpipe.run.checkpoint import Checkpoint
     from rlpipe.serving.runner import ActingPolicy
     from rlpipe.training.collecting import Collection
@@ -212,8 +212,11 @@ def collect(
     count: int = 200,
     format: str = "maniskill",  # noqa: A002 - as the command calls it
     policy: str | None = None,
+    expert: str | Path | None = None,
+    beta: float | None = None,
+    aggregate: str | Path | None = None,
     best: bool = False,
-    first_seed: int = 0,
+    first_seed: int | None = None,
     only: str | None = None,
     rate: float | None = None,
     overrides: Sequence[str] = (),
@@ -233,8 +236,12 @@ def collect(
         format: name of the format of the dataset
         policy: policy to collect from instead of a checkpoint, as for ``evaluate``: ``random``, ``zero``, or one from
             elsewhere
+        expert: expert that labels each state that the policy visits, so that cloning from the dataset is DAgger:
+            ``planner``, which some simulators have, a policy from elsewhere, a checkpoint or a run
+        beta: probability with which the expert acts in a step; None for 0
+        aggregate: dataset of earlier rounds, whose episodes come first
         best: in a run directory, take the checkpoint with the best evaluation instead of the newest
-        first_seed: seed of the first episode; the others follow by one
+        first_seed: seed of the first episode; the others follow by one. None for 0, or after those of ``aggregate``
         only: ``successes`` leaves out episodes without success, and goes on until there are enough with; None keeps all
         rate: steps a second, in Hz, for formats that need it; None for that of the simulator, where its options say it
         overrides: ``key=value`` on the configuration it was trained with, or the one that is named
@@ -248,7 +255,7 @@ def collect(
     from dataclasses import replace
 
     from rlpipe.collection.baselines import acting_config
-    from rlpipe.demonstrations.formats.registry import format_called
+    from rlpipe.demonstrations.formats.registry import format_called, open_dataset
     from rlpipe.errors import ConfigError
     from rlpipe.policies.base import Snapshot
     from rlpipe.run.checkpoint import subtree
@@ -258,9 +265,15 @@ def collect(
         raise ConfigError(f"--only is {only!r}; the only value is successes: leave it out to keep all episodes.")
     if policy == "replay":
         raise ConfigError("--policy is replay, which repeats demonstrations: rlpipe demos CONFIG --replay FILE does.")
+    if expert is None and (beta, aggregate) != (None, None):
+        raise ConfigError(f"--{'aggregate' if beta is None else 'beta'} is for corrections: name an --expert.")
+    if beta is not None and not 0 <= beta <= 1:
+        raise ConfigError(f"--beta is {beta:g}; it must be a probability, from 0 to 1.")
     form, path = format_called(format, "--format"), _named(source)
+    earlier = None if aggregate is None else open_dataset(Path(aggregate), "--aggregate")
+    first_seed = first_seed if first_seed is not None else 0 if earlier is None else collecting.seed_after(earlier)
     changes = [*_QUIET, *overrides, f"evaluation.episodes={count}", f"evaluation.first_seed={first_seed}"]
-    make_acting: Callable[[SpaceSpec], Snapshot | ActionSource]
+    make_acting: Callable[[SpaceSpec], Behaviour]
     if policy is None:
         state, config = _checkpoint(path, best, changes)
         snapshot = Snapshot(int(state.arrays["version"]), subtree("policy/", state.arrays))
@@ -268,14 +281,47 @@ def collect(
     else:
         _, config, make_acting, digests = _settings_of_policy(path, policy, best, changes)
         label, acting = collecting.policy_label(policy, digests), acting_config(config)
+    if expert is not None:
+        by_expert = _expert(str(expert), config, changes)
+        label, make_acting = collecting.corrected(label, make_acting, by_expert, beta or 0.0, config, policy is None)
     _check_machine(config, local, ray_address)
-    info = collecting.dataset_info(config, label, only_successes=only is not None, rate=rate)
-    with collecting.begun_dataset(Path(out), form, info, config) as writer:
+    info = collecting.dataset_info(config, label, only_successes=only is not None, rate=rate, earlier=earlier)
+    if earlier is not None:
+        collecting.check_earlier(earlier, info, config)
+    with collecting.begun_dataset(Path(out), form, info, config, earlier) as writer:
         engine = _engine(acting.without_learner(), local, ray_address)
         collection = collecting.collect(
             acting, make_acting, engine, writer, progress or (lambda *_: None), only_successes=only is not None
         )
     return replace(collection, losses=form.losses(info, collection.features))
+
+
+def _expert(name: str, config: Plan, changes: Sequence[str]) -> tuple[str, Callable[[SpaceSpec], Any]]:
+    """Returns the description of an expert, and what makes it for the spaces of the simulator of a configuration.
+
+    Raises:
+        ConfigError: there is none of that name, or it is for another simulator.
+    """
+    from rlpipe.collection.actions import CheckpointPolicy
+    from rlpipe.collection.evaluator import check_same_spaces
+    from rlpipe.policies.base import Snapshot
+    from rlpipe.run.checkpoint import subtree
+    from rlpipe.serving.external.naming import digests_of, external_source, is_external
+    from rlpipe.training import collecting
+    from rlpipe.training.until_decided import Side, check_alike
+
+    if is_external(name):
+        return collecting.policy_label(name, digests_of(config, name)), external_source(config, name, "--expert")
+    state, trained_with = _checkpoint(_named(name), False, changes, "--expert")
+    check_alike(Side("the policy", config), Side(f"--expert {name}", trained_with))
+
+    def make(spec: SpaceSpec) -> CheckpointPolicy:
+        spaces = state.spaces or spec
+        check_same_spaces(f"the simulator of --expert {name}", spec, spaces)
+        snapshot = Snapshot(int(state.arrays["version"]), subtree("policy/", state.arrays))
+        return CheckpointPolicy(str(state.path), trained_with, spaces, snapshot)
+
+    return collecting.checkpoint_label(state), make
 
 
 def load_policy(

@@ -37,20 +37,39 @@ def collect(
         ),
     ] = None,
     seeds: Annotated[
-        int,
+        int | None,
         typer.Option(
             parser=arguments.integer,
             help="Seed of the first episode; the others follow by one. Evaluations begin at 1,000,000, and training "
             "at 2^30.",
+            show_default="0, or after those of --aggregate",
             metavar="FIRST",
         ),
-    ] = 0,
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
             help="Collect from something else than a checkpoint: random, zero, or a policy from elsewhere, as rlpipe "
             "evaluate takes it.",
             metavar="POLICY",
+        ),
+    ] = None,
+    expert: Annotated[
+        str | None,
+        typer.Option(
+            help="Have an expert say what it would do in each state that the policy visits, and store that as the "
+            "action (DAgger): planner, where the simulator has one, a run or a checkpoint, or a policy from elsewhere.",
+            metavar="EXPERT",
+        ),
+    ] = None,
+    beta: Annotated[
+        float | None,
+        typer.Option(help="Probability with which the expert acts in a step itself.", show_default="0", metavar="BETA"),
+    ] = None,
+    aggregate: Annotated[
+        Path | None,
+        typer.Option(
+            parser=arguments.path, help="Dataset of earlier rounds, whose episodes come first in the new one."
         ),
     ] = None,
     rate: Annotated[
@@ -79,9 +98,9 @@ def collect(
                 show("collecting", ended, episodes)
 
             collection = rlpipe.collect(
-                path, out, count=count, format=data_format, policy=policy, best=best, first_seed=seeds, only=only,
-                rate=rate, overrides=overrides or [], local=local, ray_address=ray_address,
-                progress=interruptible(update),
+                path, out, count=count, format=data_format, policy=policy, expert=expert, beta=beta,
+                aggregate=aggregate, best=best, first_seed=seeds, only=only, rate=rate, overrides=overrides or [],
+                local=local, ray_address=ray_address, progress=interruptible(update),
             )  # fmt: skip
     except KeyboardInterrupt:  # typer would end without a word
         console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -89,12 +108,17 @@ def collect(
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     successes = "" if collection.succeeded is None else f", of which {collection.succeeded:,} succeeded"
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{collection.episodes:,} episodes[/] of {escape(policy or str(path))} in {escape(str(out))}")
+    corrected = "" if expert is None else f", corrected by {escape(expert)},"
+    console.print(
+        f"[bold]{collection.episodes:,} episodes[/] of {escape(policy or str(path))}{corrected} in {escape(str(out))}"
+    )
     print_rows({
         "format": data_format,
         **({data_format: "\n                ".join(collection.losses)} if collection.losses else {}),
         "steps": f"{collection.steps:,}",
         "seeds": f"{collection.seeds[0]:,} to {collection.seeds[1]:,}",
         "run": f"{collection.tried:,} episodes{successes}",
+        **({} if aggregate is None else {"aggregate": f"follow those of {escape(str(aggregate))}"}),
+        **({} if collection.interventions is None else {"interventions": f"{collection.interventions:.2f} of steps"}),
         "size": f"{sum(file.stat().st_size for file in out.rglob('*') if file.is_file()) / 1e3:,.0f} kB",
     })  # fmt: skip

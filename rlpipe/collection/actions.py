@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from rlpipe.collection.decisions import in_float32
 from rlpipe.config.schema import Config
+from rlpipe.envs.base import Simulator
 from rlpipe.policies.base import Acting, Policy, Snapshot, build_policy
 from rlpipe.trajectory import Observations, SpaceSpec
 from rlpipe.trajectory.tree import tensors
@@ -29,6 +31,7 @@ class RunningEpisode:
         generator: source of its action noise
         decisions: number of decisions that were taken so far
         memory: [H] of a policy with a memory, after the last decision; None before the first that counts
+        slot: number of its environment in the simulator of this worker
     """
 
     number: int
@@ -36,6 +39,7 @@ class RunningEpisode:
     generator: np.random.Generator
     decisions: int = 0
     memory: Tensor | None = None
+    slot: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,30 @@ class CheckpointPolicy:
         return policy
 
 
+@dataclass(frozen=True)
+class Label:
+    """Answer of an expert in a state that a policy has visited.
+
+    Attributes:
+        action: [A], or the number of a discrete action
+        intervened: True if the expert acted there itself
+    """
+
+    action: NDArray[Any]
+    intervened: bool
+
+
 class ActionSource(ABC):
-    """Source of the actions of an evaluation: a policy, or a baseline."""
+    """Source of the actions of an evaluation: a policy, or a baseline.
+
+    Attributes:
+        labels: by slot, what an expert said of the states of the last actions; empty without one
+    """
+
+    labels: Mapping[int, Label] = MappingProxyType({})
+
+    def enter(self, simulator: Simulator) -> None:
+        """Takes the simulator whose episodes follow, before the first action in it; by default that is nothing."""
 
     @abstractmethod
     def actions(self, observations: Observations, episodes: Sequence[RunningEpisode]) -> NDArray[Any]:

@@ -100,7 +100,7 @@ class Evaluator:
             return None
         seed = self._queues[n].popleft()
         generator = np.random.default_rng([self._noise_seed, seed])
-        self._running[n] = RunningEpisode(seed - self._protocol.first_seed, seed, generator)
+        self._running[n] = RunningEpisode(seed - self._protocol.first_seed, seed, generator, slot=n)
         return seed
 
     def _actions(self, source: ActionSource, observations: Observations) -> NDArray[Any]:
@@ -154,6 +154,7 @@ class Evaluator:
         self._seeds = self._seeds_of(only)
         if episodes := sum(map(len, self._seeds)):
             simulator = self._simulator
+            source.enter(simulator)
             self._queues = [deque(seeds) for seeds in self._seeds]
             self._running = {}
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs)
@@ -165,6 +166,7 @@ class Evaluator:
             recorder.begin(beginnings, observations)
             while len(window.eval_episodes) < episodes:
                 actions, steps = self._actions(source, observations), list[Step]()
+                recorder.note_labels(source.labels)
                 for step in take(simulator, actions, self._chunks):
                     action = single_action(simulator.spec, actions, self._chunks, len(steps))
                     ended = self._committed(tracker.step(step, policy_version), step, action, commitments)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rlpipe.collection.actions import Label
 from rlpipe.envs.base import Beginning, Simulator, Step
 from rlpipe.errors import SimulatorError, how_it_failed
 from rlpipe.metrics import MetricWindow
@@ -98,6 +99,9 @@ class Recorder:
             if poses is not None:
                 self._last_poses[n] = poses
 
+    def note_labels(self, labels: Mapping[int, Label]) -> None:
+        """Ignores what an expert said: a replay shows what was done."""
+
     def step(self, step: Step, actions: NDArray[Any], ended: Mapping[int, Episode]) -> None:
         """Records a step of every running episode.
 
@@ -164,6 +168,7 @@ class _Whole(_Running):
     """Episode that is recorded with the simulator's states; an entry of these for each step and the start."""
 
     states: list[State] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
 
 
 class WholeRecorder:
@@ -179,6 +184,7 @@ class WholeRecorder:
         self._simulator = simulator
         self._has_states = states
         self._running: dict[int, _Whole] = {}  # by slot
+        self._labels: Mapping[int, Label] = {}  # of the step to come, by slot
         self._ended: list[Recording] = []
 
     def begin(self, beginnings: Mapping[int, Beginning], observations: Observations) -> None:
@@ -193,12 +199,18 @@ class WholeRecorder:
         if n in self._running:
             self._add_state(n)
 
+    def note_labels(self, labels: Mapping[int, Label]) -> None:
+        """Takes what an expert says of the states before the next step, by slot."""
+        self._labels = labels
+
     def step(self, step: Step, actions: NDArray[Any], ended: Mapping[int, Episode]) -> None:
         """See ``Recorder.step``."""
         leaves = named_leaves(step.successors)
         for n in np.flatnonzero(step.valid).tolist():
             running = self._running[n]
             running.add(step, actions, n)
+            if n in self._labels:
+                running.labels.append(self._labels[n])
             for name, leaf in leaves.items():
                 running.observations[name].append(np.array(leaf[n]))
             if n in ended:
@@ -221,9 +233,13 @@ class WholeRecorder:
 
 def _recording(running: _Whole, episode: Episode) -> Recording:
     """Stacks the steps of an episode that has ended."""
-    states = running.states
-    stacked = {name: np.stack([state[name] for state in states]) for name in states[0]} if states else None
-    return Recording(**running.steps(episode), states=stacked)
+    states, labels = running.states, running.labels
+    return Recording(
+        **running.steps(episode),
+        states={name: np.stack([state[name] for state in states]) for name in states[0]} if states else None,
+        labels=np.stack([label.action for label in labels]) if labels else None,
+        interventions=np.array([label.intervened for label in labels]) if labels else None,
+    )
 
 
 def _vectors(observations: Observations) -> list[tuple[str, NDArray[Any]]]:

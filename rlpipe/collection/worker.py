@@ -17,6 +17,7 @@ import torch
 from rlpipe.collection.actions import ActionSource, CheckpointPolicy, PolicyActions
 from rlpipe.collection.baselines import NO_INFERENCE
 from rlpipe.collection.collector import Collector
+from rlpipe.collection.corrections import Behaviour, Corrected, CorrectedActions
 from rlpipe.collection.decisions import Chunks
 from rlpipe.collection.evaluator import Evaluator, Watch, check_same_spaces
 from rlpipe.collection.machine import machine_facts
@@ -398,7 +399,7 @@ class RolloutWorker:
 
     def evaluate(
         self,
-        acting: Snapshot | ActionSource | CheckpointPolicy,
+        acting: Behaviour,
         watch: Watch | None = None,
         only: Collection[EpisodeKey] | None = None,
         whole: bool = False,
@@ -430,7 +431,7 @@ class RolloutWorker:
 
     def _evaluate(
         self,
-        acting: Snapshot | ActionSource | CheckpointPolicy,
+        acting: Behaviour,
         watch: Watch | None,
         deadline: float,
         only: Collection[EpisodeKey] | None,
@@ -458,10 +459,13 @@ class RolloutWorker:
         )
         return window
 
-    def _source(self, acting: Snapshot | ActionSource | CheckpointPolicy) -> tuple[ActionSource, int]:
+    def _source(self, acting: Behaviour) -> tuple[ActionSource, int]:
         """Returns the source of the actions of an evaluation, and the version of its weights."""
         if isinstance(acting, ActionSource):
             return acting, 0
+        if isinstance(acting, Corrected):
+            (by_policy, version), (by_expert, _) = self._source(acting.policy), self._source(acting.expert)
+            return CorrectedActions(by_policy, by_expert, acting), version
         policy: Policy | ServedPolicy
         if isinstance(acting, CheckpointPolicy):
             if acting.name not in self._visiting:

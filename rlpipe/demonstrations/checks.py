@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rlpipe.config.plan import Plan
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.corrections import check_no_corrections
 from rlpipe.demonstrations.formats.episode import Dataset
 from rlpipe.demonstrations.formats.registry import open_dataset
 from rlpipe.errors import ConfigError
@@ -34,6 +35,10 @@ def check_demonstrations(config: Plan) -> None:
             + ("leave it out, or set algorithm.cloning_coef." if can_clone else "leave it out.")
         )
     held = dataset.check(config.demos, config.env.train)
+    if algorithm.needs_demonstrations and algorithm.collects:
+        check_no_corrections(held, f"algorithm.name={config.algorithm.name} replays what was demonstrated")
+    if curriculum.needs_states:
+        check_no_corrections(held, f"curriculum.name={config.curriculum.name} begins in what was demonstrated")
     if curriculum.needs_states:
         dataset.check_seeds(held, config.curriculum.name)
     _check_drawn(config, held)
@@ -47,7 +52,9 @@ def check_replay(config: Plan) -> None:
     """
     if config.demos is None:
         raise ConfigError("--policy is replay, which repeats demonstrations, but demos is not set: add demos=FILE.h5.")
-    _check_drawn(config, dataset.check_actions(config.demos, config.env.eval, section="env.eval"))
+    held = dataset.check_actions(config.demos, config.env.eval, section="env.eval")
+    check_no_corrections(held, "--policy replay repeats demonstrations")
+    _check_drawn(config, held)
 
 
 def demonstration_notes(config: Plan) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe import files
+from rlpipe.demonstrations.corrections import INTERVENED
 from rlpipe.demonstrations.formats.episode import Dataset, RecordedEpisode
 from rlpipe.demonstrations.formats.fitting import arranged, fitted, succeeded
 from rlpipe.demonstrations.formats.maniskill import ManiSkillDataset
@@ -28,7 +29,7 @@ ACTION_TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """Transitions of successful trajectories, one trajectory after the other.
+    """Transitions of successful trajectories, one trajectory after the other; of corrections, those of all.
 
     Attributes:
         observations: [B, D] float32, or a tree.
@@ -41,6 +42,7 @@ class Demonstrations:
         names: of each trajectory in the file.
         seeds: of each trajectory's reset; None where the file does not say it.
         states: of each trajectory, [T + 1, ...] arrays by name; None where the file has none.
+        interventions: [B] bool, True where the expert that labelled the steps acted itself; None without one.
     """
 
     observations: Observations
@@ -53,6 +55,7 @@ class Demonstrations:
     names: tuple[str, ...] = ()
     seeds: tuple[int | None, ...] = ()
     states: tuple[State | None, ...] = ()
+    interventions: Bool | None = None
 
     @property
     def num_trajectories(self) -> int:
@@ -179,7 +182,7 @@ def load(
     seed: int = 0,
     leaves: Mapping[str, str] | None = None,
 ) -> Demonstrations:
-    """Reads the successful trajectories, each up to where the task ends it.
+    """Reads the successful trajectories, or all of corrections, each up to where the task ends it.
 
     With sparse reward, the reward is the success; otherwise it is the recorded reward. It is also the recorded one of a
     simulator without reward modes, whose files name none.
@@ -209,15 +212,24 @@ def load(
         trajectory = _trajectory(episode, where, spec, names, reward_mode, task.ignore_terminations)
         if trajectory is None:
             return None
-        rows = len(trajectory[1]) + 1
-        states = None if episode.states is None else {name: held[:rows] for name, held in episode.states.items()}
-        return trajectory, (episode.name, episode.seed, states)
+        steps = len(trajectory[1])
+        states = None if episode.states is None else {name: held[: steps + 1] for name, held in episode.states.items()}
+        return trajectory, (episode.name, episode.seed, states, _interventions(episode, steps))
 
     drawn = _drawn(_successful(dataset, path, read), count, seed, path)
     columns = [joined(column) for column in zip(*(trajectory for trajectory, _ in drawn), strict=True)]
     numbers = np.repeat(np.arange(len(drawn)), [len(trajectory[0]) for trajectory, _ in drawn])
-    names, seeds_of, states = zip(*(label for _, label in drawn), strict=True)
-    return Demonstrations(*columns, numbers, names, seeds_of, states)  # type: ignore[call-arg]
+    names, seeds_of, states, intervened = zip(*(label for _, label in drawn), strict=True)
+    interventions = None if any(flags is None for flags in intervened) else np.concatenate(intervened)
+    return Demonstrations(*columns, numbers, names, seeds_of, states, interventions)  # type: ignore[call-arg]
+
+
+def _interventions(episode: RecordedEpisode, steps: int) -> Bool | None:
+    """Returns where an expert acted in an episode up to its end, [steps]; None if none has labelled it."""
+    if INTERVENED not in episode.others:
+        return None
+    flags: Bool = episode.others[INTERVENED].reshape(-1).astype(bool)
+    return flags[:steps]
 
 
 def load_actions(path: str, spec: SpaceSpec, count: int | None = None, seed: int = 0) -> list[Float32]:
@@ -314,31 +326,31 @@ def _trajectory(
     reward_mode: str | None,
     ignore_terminations: bool,
 ) -> tuple[Any, ...] | None:
-    """Returns the transitions of an episode up to its end; None if it never succeeds.
+    """Returns the transitions of an episode up to its end; None if it never succeeds, unless it is labelled.
 
     Without the last observation, an episode that is cut off ends a step earlier. One that ends by success repeats the
     observation before, from which nothing is learnt.
     """
     actions, success = _steps(episode, where, spec)
-    if not success.any():
+    if not success.any() and INTERVENED not in episode.others:
         return None
     observations = arranged(episode, spec, names)
     if not all(np.isfinite(leaf).all() for leaf in leaves_of(observations)):
         raise ConfigError(f"demos: {where} has observations that are not finite: record it again.")
-    count = len(actions)
+    count, is_cut_off = len(actions), ignore_terminations or not success.any()
     if not episode.has_last_observation:
-        if ignore_terminations:
+        if is_cut_off:
             count -= 1
             success = np.append(success[:-2], success[-2:].any())
         else:
             observations = joined([observations, observations[-1:]])
-    last = count if ignore_terminations else int(np.argmax(success)) + 1
+    last = count if is_cut_off else int(np.argmax(success)) + 1
     if not last:
         return None
     sparse = reward_mode == "sparse" or (reward_mode is None and episode.rewards is None)
     rewards = success.astype(np.float32) if sparse else _rewards(episode, where)
     terminated, truncated = np.zeros(last, dtype=bool), np.zeros(last, dtype=bool)
-    (truncated if ignore_terminations else terminated)[-1] = True
+    (truncated if is_cut_off else terminated)[-1] = True
     return (
         observations[:last], spec.clip(actions[:last]), rewards[:last], terminated, truncated,
         observations[1 : last + 1],

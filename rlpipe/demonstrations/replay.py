@@ -18,6 +18,7 @@ import numpy as np
 from rlpipe.config.schema import Config
 from rlpipe.config.simulators import task_facts
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.corrections import check_no_corrections
 from rlpipe.demonstrations.formats.episode import STATE, Dataset, RecordedEpisode
 from rlpipe.demonstrations.formats.maniskill import ManiSkillDataset, write_group, write_sidecar, write_states
 from rlpipe.demonstrations.formats.registry import open_dataset
@@ -63,6 +64,7 @@ def replay_demonstrations(
     """
     task = config.env.train
     recorded = dataset.check_actions(source, task, "--replay")
+    check_no_corrections(recorded, "--replay repeats actions")
     import h5py  # which the check has found
 
     if file.exists():

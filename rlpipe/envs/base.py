@@ -37,6 +37,8 @@ NO_STATES = (
     "Gymnasium-Robotics: set curriculum.name=forward, which needs none."
 )
 
+NO_EXPERT = "has no planner, as some tasks of maniskill and all of metaworld do: name a run or package.module:function."
+
 
 @dataclass(frozen=True)
 class SimulatorConfig:
@@ -145,12 +147,13 @@ class TaskFacts:
         success: False if it is known that episodes do not tell success.
         starts: True if ``next_start`` is asked, and episodes begin with its seeds.
         states: True if episodes can also begin in a stored state.
+        expert: True if the simulator knows what to do in any state of its task (``Simulator.expert_action``).
         blends: True if they can also begin on the way from a stored state to the state of a reset.
         stops_after_success: True if ``steps_after_success`` is heeded.
         why_not: what to do about a fact that does not hold, by its name: ``waits``, ``starts`` and ``independent``: an
             option to set;
-            ``seeds``: a sentence; ``success``: a clause; ``states``: the reason as well, as the end of a sentence that
-            begins with the task.
+            ``seeds``: a sentence; ``success``: a clause; ``states`` and ``expert``: the reason as well, as the end of a
+            sentence that begins with the task.
         find_spaces: finds the spaces in the driver, where that is quick, so that a policy is checked before the start;
             returns None where it would take long or cannot be done here. Raises ConfigError where no policy can use
             them.
@@ -165,6 +168,7 @@ class TaskFacts:
     success: bool = True
     starts: bool = False
     states: bool = False
+    expert: bool = False
     blends: bool = False
     stops_after_success: bool = False
     why_not: Mapping[str, str] = field(default_factory=dict)
@@ -173,7 +177,7 @@ class TaskFacts:
 
     def remedy(self, fact: str) -> str:
         """Returns what to do about a fact that does not hold, as in ``why_not``; empty if nothing is known."""
-        return self.why_not.get(fact, NO_STATES if fact == "states" else "")
+        return self.why_not.get(fact, {"states": NO_STATES, "expert": NO_EXPERT}.get(fact, ""))
 
 
 @dataclass(frozen=True)
@@ -353,6 +357,11 @@ class Simulator(ABC):
         """Returns the present state of an environment, where ``TaskFacts.states``."""
         raise NotImplementedError  # most simulators cannot
 
+    def expert_action(self, n: int) -> Float32:
+        """Returns what the simulator's own expert would do in the present state of an environment, where
+        ``TaskFacts.expert``: [A], within the bounds. It changes nothing that happens next."""
+        raise NotImplementedError  # most simulators have none
+
     def scene(self, n: int) -> Scene | None:  # noqa: ARG002 - for simulators with geometry
         """Returns the bodies of an environment in its present episode; None for a simulator without geometry.
 
@@ -426,6 +435,10 @@ class SingleEnv(ABC):
     def blended(self, state: State, share: float) -> State:
         """Returns the state some share of the way from a state to the present one, where ``TaskFacts.blends``."""
         raise NotImplementedError  # most environments cannot
+
+    def expert_action(self) -> Float32:
+        """Returns the action of the simulator's own expert in the present state, where ``TaskFacts.expert``."""
+        raise NotImplementedError  # most environments have none
 
     def scene(self) -> Scene | None:
         """Returns the bodies, as of ``Simulator.scene``."""
@@ -607,6 +620,9 @@ class OneByOne(Simulator):
 
     def state(self, n: int) -> State:
         return self._envs[n].state()
+
+    def expert_action(self, n: int) -> Float32:
+        return self._envs[n].expert_action()
 
     def scene(self, n: int) -> Scene | None:
         return self._envs[n].scene()

@@ -6,8 +6,11 @@ the seed. Importing this file imports no Meta-World.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
@@ -74,17 +77,26 @@ class MetaWorldEnv(SingleEnv):
         self._spaces = Spaces(self._env.sawyer_observation_space, self._env.action_space, config.id)
         self.spec = self._spaces.spec
         self._geometry = MuJoCoGeometry()
+        self._observation = np.zeros(self.spec.observation_dim)  # before the next step
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         assert seed is not None
         self._env.seed(seed)
-        observation, _ = self._env.reset()
-        return self._spaces.observation(observation), None
+        self._observation, _ = self._env.reset()
+        return self._spaces.observation(self._observation), None
+
+    def expert_action(self) -> Float32:
+        from metaworld.policies import ENV_POLICY_MAP
+
+        observation = np.append(self._observation[:-3], self._env._get_pos_goal())  # which may be hidden
+        with warnings.catch_warnings(action="ignore"):  # of every action beyond the bounds
+            action = ENV_POLICY_MAP[self._config.id]().get_action(observation)
+        return self.spec.clip(action.astype(np.float32))
 
     def step(self, action: Any) -> SingleStep:
-        observation, reward, terminated, truncated, info = self._env.step(self._spaces.action(action))
+        self._observation, reward, terminated, truncated, info = self._env.step(self._spaces.action(action))
         answer = SingleStep(
-            self._spaces.observation(observation),
+            self._spaces.observation(self._observation),
             reward,
             flag(terminated, "terminated"),
             truncated,
@@ -132,7 +144,7 @@ class MetaWorld(OneByOne):
         if config.id not in ALL_V3_ENVIRONMENTS:
             near = nearest(config.id, ALL_V3_ENVIRONMENTS)
             raise ConfigError(f"{key}.id is {config.id!r}, but Meta-World does not know it{near}")
-        return replace(super().describe(config, key), find_spaces=lambda: _spaces(config))
+        return replace(super().describe(config, key), expert=True, find_spaces=lambda: _spaces(config))
 
 
 def _spaces(config: MetaWorldConfig) -> SpaceSpec:

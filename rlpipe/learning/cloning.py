@@ -83,6 +83,7 @@ class CloningLearner(LearnerBase):
                 steps.to(self._device), per_epoch, SINGLE_LEARNER, self._generator, together[~held_out]
             )
         self._demonstrations = count
+        self._interventions = None if loaded.interventions is None else float(loaded.interventions.mean())
         self._shift = RandomShift(self._options.random_shift, spec, self._generator)
         self._optimizer = FlatAdam(self._policy.actor_parameters(), eps=config.learner.adam_eps)
         self._policy.update_normalizer(tensors(loaded.observations).to(self._device)[~held_out])
@@ -131,6 +132,8 @@ class CloningLearner(LearnerBase):
         window.observe(m.VERSION, self._version)
         window.observe(m.DEMO_SAMPLES, len(self._train) + len(self._held_out))
         window.observe(m.DEMO_TRAJECTORIES, self._demonstrations)
+        if self._interventions is not None:
+            window.observe(m.INTERVENTIONS, self._interventions)
         marks.add()
         began, trained = marks.moments()
         window.observe(m.RUN_TRAINING_TIME, trained - began)

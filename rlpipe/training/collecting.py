@@ -12,18 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from rlpipe.analysis.evaluation_report import protocol_digest, weights_digest
-from rlpipe.collection.actions import ActionSource
+from rlpipe.collection.actions import ActionSource, CheckpointPolicy
+from rlpipe.collection.corrections import Behaviour, Corrected
 from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.config.plan import Plan
 from rlpipe.config.protocol import comparable, protocol
 from rlpipe.config.schema import FIRST_TRAINING_SEED
+from rlpipe.demonstrations.corrections import EXECUTED, INTERVENED, as_corrected
 from rlpipe.demonstrations.dataset import SEEN
-from rlpipe.demonstrations.formats.episode import STATE, DatasetInfo, Features, Format, Frames, RecordedEpisode
+from rlpipe.demonstrations.formats.episode import STATE, Dataset, DatasetInfo, Features, Format, Frames, RecordedEpisode
 from rlpipe.demonstrations.formats.writing import UNFINISHED, DatasetWriter, open_unfinished
 from rlpipe.envs.shared.tasks import label_of
 from rlpipe.errors import ConfigError, Fault, RunError
@@ -56,6 +59,7 @@ class Collection:
         tried: number of episodes that were run for it since it was begun or continued.
         succeeded: number of these that succeeded; None for a simulator that tells no success.
         features: of its episodes, before they were put into a format.
+        interventions: share of the steps that were run in which the expert acted; None without one.
         losses: what the format of the dataset cannot hold, each the end of a sentence that begins with its name.
     """
 
@@ -65,10 +69,13 @@ class Collection:
     tried: int
     succeeded: int | None
     features: Features
+    interventions: float | None = None
     losses: Sequence[str] = ()
 
 
-def dataset_info(config: Plan, policy: str, *, only_successes: bool, rate: float | None = None) -> DatasetInfo:
+def dataset_info(
+    config: Plan, policy: str, *, only_successes: bool, rate: float | None = None, earlier: Dataset | None = None
+) -> DatasetInfo:
     """Returns the facts of a dataset: its simulator, and how its episodes come about.
 
     Args:
@@ -76,6 +83,7 @@ def dataset_info(config: Plan, policy: str, *, only_successes: bool, rate: float
         policy: description of what acts, which names its version.
         only_successes: True if other episodes are left out.
         rate: steps a second, in Hz; None for that of the simulator, where its options say it.
+        earlier: dataset of earlier rounds, whose episodes come first.
     """
     task, course = config.env.eval, comparable(protocol(config))
     del course["evaluation.episodes"]  # so that a dataset that is not finished may become larger
@@ -85,6 +93,8 @@ def dataset_info(config: Plan, policy: str, *, only_successes: bool, rate: float
         f"rlpipe collect: {contents} of {policy}, seeds from {config.evaluation.first_seed}, protocol "
         f"{protocol_digest(course)[:12]}"
     )
+    if earlier is not None:
+        description += f"; after {len(earlier.episodes)} episodes of {earlier.path}: {earlier.info.description}"
     return DatasetInfo(
         getattr(task, "id", "") or task.name, options, rate or getattr(task, "control_freq", None), description
     )
@@ -101,16 +111,88 @@ def policy_label(name: str, digests: Mapping[str, str]) -> str:
     return ", ".join([name, *(f"{part} {digest[:12]}" for part, digest in sorted(digests.items()))])
 
 
+def seed_after(earlier: Dataset) -> int:
+    """Returns the seed that follows those of a dataset."""
+    return max((entry.seed for entry in earlier.episodes if entry.seed is not None), default=-1) + 1
+
+
+def check_earlier(earlier: Dataset, info: DatasetInfo, config: Plan) -> None:
+    """Checks that episodes of a configuration can follow those of earlier rounds.
+
+    Raises:
+        ConfigError: they are unfinished, of another simulator, hold other columns, or began with the same seeds.
+    """
+    if earlier.version == "unfinished":
+        raise ConfigError(f"--aggregate: {earlier.path} is not finished: the command that began it goes on.")
+    before = {"task": earlier.info.task, "rate": earlier.info.rate, **earlier.info.options}
+    now = {"task": info.task, "rate": info.rate, **info.options}
+    for name in dict.fromkeys([*before, *now]):
+        if before.get(name) != now.get(name):
+            raise ConfigError(
+                f"--aggregate: {earlier.path} was made with {name} {before.get(name)}, but now it is {now.get(name)}."
+            )
+    missing = {"rewards", "terminated", "truncated"} - {*earlier.features.columns}
+    missing |= {"states"} if config.eval_facts.states and not earlier.features.states else set()
+    if missing:
+        raise ConfigError(
+            f"--aggregate: {earlier.path} does not hold {', '.join(sorted(missing))}, as what is collected does: begin "
+            "with a dataset of rlpipe collect, such as of --policy planner."
+        )
+    if again := sorted({entry.seed for entry in earlier.episodes} & {*config.evaluation.seeds}, key=str):
+        raise ConfigError(f"--seeds: {earlier.path} has an episode with the seed {again[0]}: begin at a later one.")
+
+
+def corrected(
+    label: str,
+    make_policy: Callable[[SpaceSpec], Behaviour],
+    expert: tuple[str, Callable[[SpaceSpec], ActionSource | CheckpointPolicy]],
+    beta: float,
+    config: Plan,
+    in_chunks: bool,
+) -> tuple[str, Callable[[SpaceSpec], Corrected]]:
+    """Returns the description of a policy that an expert corrects, and what makes the two for a simulator.
+
+    Args:
+        label: description of the policy.
+        make_policy: makes it for the spaces of the simulator.
+        expert: the same of the expert.
+        beta: probability with which the expert acts in a step.
+        config: of the policy.
+        in_chunks: True if the policy acts as ``config.policy`` says.
+    Raises:
+        ConfigError: the policy decides for several steps at once.
+    """
+    name, make_expert = expert
+    if in_chunks and config.policy.chunk_size > 1:
+        raise ConfigError(
+            f"--expert labels each state, but the policy decides for {config.policy.chunk_size} steps at once "
+            "(policy.chunk_size), so a chunk would be made of labels of states that the expert itself would not have "
+            "come to: correct a policy of single actions."
+        )
+
+    def make(spec: SpaceSpec) -> Corrected:
+        policy, by_expert = make_policy(spec), make_expert(spec)
+        assert isinstance(policy, Snapshot | ActionSource)
+        return Corrected(policy, by_expert, beta, config.runner.seed, spec)
+
+    return f"{label}, corrected by {name} with beta {beta:g}", make
+
+
 @contextmanager
-def begun_dataset(folder: Path, form: Format, info: DatasetInfo, config: Plan) -> Iterator[DatasetWriter]:
+def begun_dataset(
+    folder: Path, form: Format, info: DatasetInfo, config: Plan, earlier: Dataset | None = None
+) -> Iterator[DatasetWriter]:
     """Begins a dataset, or goes on with one, and keeps other processes from it.
+
+    The episodes of ``earlier`` come first, with the columns of corrections.
 
     Raises:
         ConfigError: it cannot be written there, is complete, or has more episodes than are asked for.
     """
     folder = folder.absolute()
     with _lock(folder):
-        writer, count = DatasetWriter(folder, form, info), config.evaluation.episodes
+        before = [] if earlier is None else [partial(_read_corrected, earlier, n) for n in range(len(earlier.episodes))]
+        writer, count = DatasetWriter(folder, form, info, before=before), config.evaluation.episodes
         if writer.complete or len(writer.episodes) > count:
             kind = "is a complete dataset" if writer.complete else f"has more than {count:,}"
             raise ConfigError(
@@ -124,6 +206,10 @@ def begun_dataset(folder: Path, form: Format, info: DatasetInfo, config: Plan) -
                 shutil.rmtree(folder / UNFINISHED)
                 with suppress(OSError):  # it held something before
                     folder.rmdir()
+
+
+def _read_corrected(earlier: Dataset, number: int) -> RecordedEpisode:
+    return as_corrected(earlier.read(number))
 
 
 def _lock(folder: Path) -> TemporaryLock:
@@ -156,7 +242,7 @@ class _Order:
 
 def collect(
     config: Plan,
-    make_acting: Callable[[SpaceSpec], Snapshot | ActionSource],
+    make_acting: Callable[[SpaceSpec], Behaviour],
     engine: Engine,
     writer: DatasetWriter,
     progress: Progress,
@@ -178,7 +264,7 @@ def collect(
     """
     order, missing = _Order(config), config.evaluation.episodes - len(writer.episodes)
     number = first = _next_number(writer, order)
-    failures = succeeded = 0
+    failures = succeeded = steps = interventions = 0
     faults: list[str] = []
     begin_notes()
     try:
@@ -197,6 +283,9 @@ def collect(
                 for recording in recordings:
                     failures = 0 if recording.episode.success_once else failures + 1
                     succeeded += bool(recording.episode.success_once)
+                    if recording.interventions is not None:
+                        steps += len(recording.interventions)
+                        interventions += int(recording.interventions.sum())
                 if only_successes:
                     recordings = [each for each in recordings if each.episode.success_once][:missing]
                 storing.store(recordings)
@@ -211,7 +300,7 @@ def collect(
     entries = writer.episodes
     return Collection(
         len(entries), sum(entry.length for entry in entries), (entries[0].seed or 0, entries[-1].seed or 0),
-        number - first, succeeded if ready.has_success else None, features,
+        number - first, succeeded if ready.has_success else None, features, interventions / steps if steps else None,
     )  # fmt: skip
 
 
@@ -291,7 +380,7 @@ class _Storing:
 
 
 def recorded_episode(recording: Recording, spec: SpaceSpec, name: str) -> RecordedEpisode:
-    """Returns an episode of a simulator as a dataset holds it.
+    """Returns an episode of a simulator as a dataset holds it; the actions are the expert's, if there was one.
 
     Args:
         recording: the episode.
@@ -302,9 +391,13 @@ def recorded_episode(recording: Recording, spec: SpaceSpec, name: str) -> Record
     observations = {STATE if spec.leaves is None else leaf: rows for leaf, rows in recording.observations.items()}
     pictures = {leaf for leaf, rows in observations.items() if rows.ndim == 4 and rows.dtype == np.uint8}
     never, ends = np.zeros(steps, bool), np.arange(steps) == steps - 1
+    actions, others = recording.actions.reshape(steps, -1), {}
+    if recording.labels is not None and recording.interventions is not None:
+        others = {INTERVENED: recording.interventions, EXECUTED: actions}
+        actions = recording.labels.reshape(steps, -1)
     return RecordedEpisode(
         name,
-        recording.actions.reshape(steps, -1),
+        actions,
         {leaf: rows for leaf, rows in observations.items() if leaf not in pictures},
         {leaf: Frames.of(observations[leaf]) for leaf in observations if leaf in pictures},
         recording.rewards.astype(np.float32),
@@ -314,4 +407,5 @@ def recorded_episode(recording: Recording, spec: SpaceSpec, name: str) -> Record
         task=episode.task,
         terminated=ends if episode.terminated else never,
         truncated=ends if episode.truncated else never,
+        others=others,
     )

@@ -53,9 +53,13 @@ class Recording(RecordedSteps):
     Attributes:
         states: of the simulator by name, [T + 1, ...], before the first step and after each; None where it cannot begin
             an episode in one.
+        labels: actions of an expert in the same states, of the shape of ``actions``; None without one, as below.
+        interventions: [T] bool, where the expert acted itself.
     """
 
     states: State | None = None
+    labels: NDArray[np.generic] | None = None
+    interventions: NDArray[np.bool_] | None = None
 
 
 def worth_keeping(replays: Iterable[Replay], most: int) -> list[Replay]:

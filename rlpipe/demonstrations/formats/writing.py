@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -36,7 +37,15 @@ class DatasetWriter:
         complete: True if the dataset was finished before; it takes no more episodes.
     """
 
-    def __init__(self, folder: Path, form: Format, info: DatasetInfo, key: str = "--out") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        form: Format,
+        info: DatasetInfo,
+        key: str = "--out",
+        *,
+        before: Sequence[Callable[[], RecordedEpisode]] = (),
+    ) -> None:
         """Begins a dataset, or goes on with one of the same facts.
 
         Args:
@@ -44,11 +53,12 @@ class DatasetWriter:
             form: format to write.
             info: facts of all episodes.
             key: names the folder in errors.
+            before: read the episodes of another dataset, which come first.
         Raises:
             ConfigError: the folder holds something else, or a dataset that began with other facts.
         """
         form.check(info)
-        self.folder, self._format, self._info, self._key = folder, form, info, key
+        self.folder, self._format, self._info, self._key, self._before = folder, form, info, key, before
         self._work = folder / UNFINISHED
         self._features: Features | None = None
         self._journal: Journal | None = None
@@ -123,7 +133,9 @@ class DatasetWriter:
         partial = self._work / "dataset.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        self._format.write(partial, self._info, (journal.read(number) for number in range(len(self.episodes))))
+        earlier = (read() for read in self._before)
+        collected = (journal.read(number) for number in range(len(self.episodes)))
+        self._format.write(partial, self._info, chain(earlier, collected))
         fsync_folder(partial)
         partial.rename(self._work / "dataset")
         journal.close()

@@ -208,6 +208,10 @@ class BatchedManiSkill(Simulator):
             return False
         return ours.keys() == state.keys() and all(np.array_equal(ours[name], state[name]) for name in state)
 
+    def expert_action(self, n: int) -> Float32:
+        self._group.hand_back(n)
+        return self._envs[n].expert_action()
+
     def scene(self, n: int) -> Scene | None:
         return self._envs[n].scene()
 

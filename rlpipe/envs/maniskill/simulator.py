@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from rlpipe.envs.base import Beginning, OneByOne, Simulator, Step, TaskEntry, TaskFacts, check_ends
+from rlpipe.envs.maniskill.expert import why_no_expert
 from rlpipe.envs.maniskill.loading import load_maniskill, quicken_poses, quicken_quaternions, quicken_seeding
 from rlpipe.envs.maniskill.options import ManiSkillConfig
 from rlpipe.envs.maniskill.registry import known_tasks, missing_assets, registered_limit
@@ -127,15 +128,18 @@ class ManiSkill(OneByOne):
         registered = registered_limit(config.id, key)
         limit = registered if config.max_episode_steps is None else config.max_episode_steps
         check_ends(config, key, limit)
+        no_expert = why_no_expert(config)
         return replace(
             super().describe(config, key),
             time_limit=limit,
             # PhysX keeps contacts, so that one in five episodes of PushCube moves a digit, unless each has a new scene
             independent=config.kwargs.get("reconfiguration_freq") == 1,
             why_not={
-                "independent": f"{key}.kwargs.reconfiguration_freq=1, which builds the scene anew for each episode"
+                "independent": f"{key}.kwargs.reconfiguration_freq=1, which builds the scene anew for each episode",
+                "expert": no_expert,
             },
             states=True,
+            expert=not no_expert,
             blends=True,
             check_machine=lambda: _check_machine(config, key),
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlpipe.envs.base import SingleEnv, SingleStep
 from rlpipe.envs.maniskill.cameras import MODES, camera_tree
+from rlpipe.envs.maniskill.expert import expert_action
 from rlpipe.envs.maniskill.options import ManiSkillConfig, camera_options
 from rlpipe.envs.maniskill.scene import ManiSkillBodies
 from rlpipe.envs.maniskill.state import blended, set_state, state_of
@@ -120,6 +121,9 @@ class ManiSkillEnv(SingleEnv):
 
     def blended(self, state: State, share: float) -> State:
         return blended(state, self.state(), share)
+
+    def expert_action(self) -> Float32:
+        return expert_action(self.task)
 
     def scene(self) -> Scene | None:
         if self._bodies is None or not self._bodies.are_of(self.task):

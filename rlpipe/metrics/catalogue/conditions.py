@@ -17,6 +17,7 @@ WITH_CRITIC = (*VALUE_BASED, *SOFT_ACTOR_CRITIC)
 NEEDS_ASYNC = "collection beside learning (runner.pipeline=ahead or stream)"
 NEEDS_BACKEND_PROCESS = "a backend in a process of its own"
 NEEDS_CLONING = "behaviour cloning (rlpipe pretrain)"
+NEEDS_CORRECTIONS = "corrections (rlpipe collect --expert) that behaviour cloning learns from"
 NEEDS_CURRICULUM = "a curriculum (curriculum.name)"
 NEEDS_DEMOS = "demonstrations (demos)"
 NEEDS_FAILURE = "a simulator that reports failure"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlpipe.metrics.catalogue.conditions import (
     NEEDS_CLONING,
+    NEEDS_CORRECTIONS,
     NEEDS_DEMOS,
     NEEDS_HINDSIGHT,
     NEEDS_SAC,
@@ -173,6 +174,12 @@ DEMO_TRAJECTORIES = observed(
     "train/demo_buffer/num_trajectories", Last, "trajectories", needs=NEEDS_DEMOS,
     meaning="Number of demonstrations.",
     formula="count",
+)
+INTERVENTIONS = observed(
+    "train/interventions", Last, "fraction", needs=NEEDS_CORRECTIONS,
+    meaning="Share of the demonstrated steps in which the expert acted itself. In the others a policy acted, and the "
+            "expert only said what it would have done.",
+    formula="mean of intervene_flag",
 )
 CLONING_LOSS_HELD_OUT = observed(
     "train/actor/cloning_loss_held_out", Mean, "action squared", needs=NEEDS_CLONING,

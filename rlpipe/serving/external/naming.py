@@ -9,16 +9,21 @@ from rlpipe.config.plan import Plan
 from rlpipe.config.protocol import BASELINE_NAMES
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest, require
+from rlpipe.serving.external import planner
 from rlpipe.serving.external.base import ExternalPolicy
 from rlpipe.trajectory import SpaceSpec
 
-KINDS = "ws://HOST:PORT, model.onnx, model.zip of Stable-Baselines3, or package.module:function"
+KINDS = (
+    "planner, where the simulator has one, ws://HOST:PORT, model.onnx, model.zip of Stable-Baselines3, or "
+    "package.module:function"
+)
 
 
 def is_external(name: str) -> bool:
     """True if a name has the form of a policy from elsewhere, and is not that of a file or a folder of ours."""
     return (
-        name.startswith(("ws://", "wss://"))
+        name == planner.NAME
+        or name.startswith(("ws://", "wss://"))
         or name.endswith((".onnx", ".zip"))
         or (":" in name and not Path(name).exists())
     )
@@ -31,6 +36,8 @@ def external_source(config: Plan, name: str, option: str = "--policy") -> Callab
         ConfigError: there is nothing of that name, or, as far as this is known before anything starts, it does not fit.
     """
     class_, external = _class_of(name, option), config.evaluation.external
+    if name == planner.NAME and not config.eval_facts.expert:
+        raise ConfigError(f"{option} is {name}, but {config.env.eval.task_name} {config.eval_facts.remedy('expert')}")
     if (spaces := config.eval_facts.find_spaces()) is not None:
         class_(name, spaces, external, option)
     return lambda spec: class_(name, spec, external, option)
@@ -51,6 +58,8 @@ def _class_of(name: str, option: str) -> type[ExternalPolicy]:
     Raises:
         ConfigError: there is nothing of that name, or a package is missing that asks it.
     """
+    if name == planner.NAME:
+        return planner.PlannerPolicy
     if name.startswith(("ws://", "wss://")):
         for module in ("msgpack", "websockets"):
             require(module, "serve", f"{option} {name}")

@@ -121,6 +121,9 @@ class _Server:
     def state(self, n: int) -> Any:
         return self._simulator.state(n)
 
+    def expert_action(self, n: int) -> Any:
+        return self._simulator.expert_action(n)
+
     def close(self) -> None:
         if self._simulator is not None:
             self._simulator.close()

@@ -31,7 +31,7 @@ from rlpipe.errors import ConfigError, ContractError, SimulatorProcessError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.declaration import Metric
 from rlpipe.plugins import own_folders, resolve
-from rlpipe.trajectory import Bool, Observations, State
+from rlpipe.trajectory import Bool, Float32, Observations, State
 
 PACKAGE = Path(__file__).parents[3]
 LAST_LINES = 12
@@ -337,6 +337,10 @@ class ProcessSimulator(Simulator):
     def state(self, n: int) -> State:
         state: State = self._process.call("state", n)
         return state
+
+    def expert_action(self, n: int) -> Float32:
+        action: Float32 = self._process.call("expert_action", n)
+        return action
 
     def close(self) -> None:
         self._process.close()
