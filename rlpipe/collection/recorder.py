@@ -148,7 +148,7 @@ class Recorder:
 
     def _keep(self, running: _Shown, episode: Episode) -> None:
         scene = running.scene
-        bodies = {} if scene is None else {"poses": np.stack(running.poses), "scene": scene.key}
+        bodies: dict[str, Any] = {} if scene is None else {"poses": np.stack(running.poses), "scene": scene.key}
         replay = Replay(**running.steps(episode), **bodies)
         self._kept = worth_keeping([*self._kept, replay], self._most)
         if scene is not None and any(other is replay for other in self._kept):

@@ -70,6 +70,19 @@ def test_an_interrupted_dataset_can_be_read_and_goes_on_to_the_same_bytes(tmp_pa
     assert not is_unfinished(tmp_path / "cut")
 
 
+def test_an_unfinished_dataset_keeps_everything_to_the_bit(tmp_path):
+    before = [
+        episode(number, cameras={"front": pictures()}, others={"force": np.arange(3) ** number}) for number in (0, 1)
+    ]
+    writer = DatasetWriter(tmp_path / "data", maniskill, INFO)
+    for each in before:
+        writer.add(each)
+    stored = open_unfinished(tmp_path / "data")
+    assert [(entry.length, entry.seed) for entry in stored.episodes] == [(3, 100), (3, 101)]
+    for number, each in enumerate(before):
+        assert_equal(each, stored.read(number))
+
+
 def test_a_dataset_goes_on_only_with_the_facts_with_which_it_began(tmp_path):
     DatasetWriter(tmp_path / "data", maniskill, INFO).add(episode(0))
     with pytest.raises(ConfigError, match=r"was begun with task Reach-v1, but now it is Push-v1"):

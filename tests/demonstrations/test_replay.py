@@ -21,7 +21,9 @@ from rlpipe.cli import app
 from rlpipe.config.loading import load_config
 from rlpipe.config.tree import to_yaml
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.formats import minari
 from rlpipe.demonstrations.formats.registry import open_dataset
+from rlpipe.demonstrations.formats.writing import DatasetWriter
 from rlpipe.demonstrations.replay import replay_demonstrations
 from rlpipe.errors import ConfigError
 from rlpipe.learning.demonstrated import chunked_decisions
@@ -65,6 +67,11 @@ def test_trees_are_read_in_their_own_dtypes(tmp_path):
     decisions = chunked_decisions(shown, 2, CPU)
     assert decisions[:2].observations["rgb"].shape == (2, 2, 2, 3)
     assert decisions.num_steps.tolist() == [2, 2, 1, 2, 1]
+
+
+def test_a_policy_may_see_less_than_was_recorded(tmp_path):
+    alone = SpaceSpec.of_tree({"pose": LEAVES["pose"]}, 1, None, SPEC.action_low, SPEC.action_high)
+    assert dataset.load(pictured(tmp_path), task(), alone).observations["pose"][:, 0].tolist() == [0, 1, 2, 0, 1]
 
 
 def test_a_replay_buffer_holds_each_demonstrated_frame_once(tmp_path):
@@ -219,6 +226,14 @@ def test_gymnasiums_pictures_are_recorded_with_the_options_that_made_them(tmp_pa
     other = reach(tmp_path, "DrawnReach-v0", "env.train.pixels=16").env.train
     with pytest.raises(ConfigError, match=r"recorded with pixels 20, but env.train.pixels is 16"):
         dataset.check(str(made.file), other)
+
+
+def test_demonstrations_of_another_format_are_replayed(tmp_path):
+    given = open_dataset(Path(to_the_goal(tmp_path / "given", "DrawnReach-v0")), "demos")
+    with DatasetWriter(tmp_path / "minari", minari, given.info) as writer:
+        writer.add(given.read(0))
+    made = replay_demonstrations(str(tmp_path / "minari"), reach(tmp_path, "DrawnReach-v0"), tmp_path / "new.h5", print)
+    assert (made.trajectories, seeds_of(made.file)) == (1, {4})
 
 
 def test_a_simulator_without_reward_modes_pays_what_was_recorded(tmp_path):

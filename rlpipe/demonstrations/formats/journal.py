@@ -100,12 +100,9 @@ class Journal:
                     file.seek(place)
                     parts[part][name] = np.frombuffer(bytearray(file.read(size)), dtype).reshape(shape)
                 place += size
-        columns = parts.pop("")
         states = parts.pop("states") or None
-        return RecordedEpisode(
-            about["name"], columns.pop("actions"), seed=about["seed"], task=about["task"], states=states,
-            **columns, **parts,
-        )  # fmt: skip
+        fields: dict[str, Any] = {**parts.pop(""), **parts, "states": states}
+        return RecordedEpisode(about["name"], seed=about["seed"], task=about["task"], **fields)
 
 
 def _arrays(episode: RecordedEpisode) -> Iterator[tuple[str, str, Array | Frames]]:
