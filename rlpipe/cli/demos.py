@@ -110,7 +110,8 @@ def inspect(
 def convert(
     path: Annotated[Path, typer.Argument(help="File or folder of demonstrations.", parser=arguments.path)],
     to: Annotated[
-        str, typer.Option(help="Format: maniskill, lerobot, lerobot-v2.1, robomimic or minari.", metavar="FORMAT")
+        str,
+        typer.Option(help="Format: maniskill, lerobot, lerobot-v2.1, rlinf, robomimic or minari.", metavar="FORMAT"),
     ],
     out: Annotated[Path, typer.Option(parser=arguments.path, help="Folder to write; new or empty.", metavar="DIR")],
     rate: Annotated[
@@ -133,7 +134,10 @@ def convert(
         for number in range(len(writer.episodes), total):
             writer.add(dataset.read(number))
             show("converting", number + 1, total)
-    lost = form.losses(info, dataset.features)
+    lost = [*form.losses(info, dataset.features)]
+    after = form.open_dataset(out, "--out").episodes
+    if missing := sum(first.seed != then.seed for first, then in zip(dataset.episodes, after, strict=True)):
+        lost.append(f"cannot hold the seeds of {missing} episodes")
     _print_summary(total, info.task or "an unnamed task", out, {
         "format": to,
         "steps": f"{sum(entry.length for entry in dataset.episodes):,}",

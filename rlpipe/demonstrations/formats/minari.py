@@ -7,8 +7,9 @@ that of the reset. Its attribute ``seed`` is that of the reset.
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from rlpipe.demonstrations.formats.episode import (
 from rlpipe.demonstrations.formats.hdf5 import arrays_below, compress, compress_whole, frames_of
 from rlpipe.demonstrations.recording import opened, readable
 from rlpipe.errors import ConfigError
+from rlpipe.plugins import require
 from rlpipe.trajectory import LeafSpec
 
 NAME = "minari"
@@ -35,6 +37,8 @@ VERSION = "0.5.4"
 """Version of the library whose files are written."""
 _SUCCESS = ("success", "is_success")
 _STATES = "states"
+_JPEG = b"\xff\xd8\xff"
+"""First bytes of a JPEG."""
 
 
 def recognises(path: Path) -> bool:
@@ -106,6 +110,8 @@ def _read(group: Any, file: Path) -> RecordedEpisode:
     for leaf, array in arrays_below(group, "observations").items():
         if array.dtype == np.uint8 and array.ndim == 4:
             cameras[leaf] = Frames(len(array), tuple(array.shape[1:]), partial(frames_of, file, array.name, 0, None))
+        elif _holds_jpeg(array):
+            cameras[leaf] = Frames(len(array), _decoded(array[0]).shape, partial(_decoded_frames, file, array.name))
         else:
             observations[leaf] = array[:]
     infos = arrays_below(group, "infos")
@@ -126,6 +132,29 @@ def _read(group: Any, file: Path) -> RecordedEpisode:
         group["truncations"][:].astype(bool) if "truncations" in group else None,
         _seed(group), states or None, None if task is None else str(task), others,
     )  # fmt: skip
+
+
+def _holds_jpeg(array: Any) -> bool:
+    """True for pictures each of which the library has encoded, as it does unless it is told not to."""
+    if array.dtype.kind == "O":
+        return bool(len(array)) and isinstance(array[0], np.ndarray) and array[0].dtype == np.uint8
+    return array.dtype == np.uint8 and array.ndim == 2 and bool(len(array)) and array[0, :3].tobytes() == _JPEG
+
+
+def _decoded(content: Array) -> Array:
+    require("PIL", "video", "demos")
+    from PIL import Image
+
+    picture = np.asarray(Image.open(io.BytesIO(content.tobytes())))
+    return picture if picture.ndim == 3 else picture[..., None]
+
+
+def _decoded_frames(file: Path, place: str) -> Iterator[Array]:
+    import h5py
+
+    with h5py.File(file) as held:
+        for content in held[place]:
+            yield _decoded(content)
 
 
 def check(info: DatasetInfo) -> None:
@@ -156,6 +185,7 @@ def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) 
         out.attrs["total_episodes"], out.attrs["total_steps"] = number, total
     facts = {
         "total_episodes": number, "total_steps": total, "data_format": "hdf5", "dataset_id": "rlpipe/demonstrations-v0",
+        "jpeg_encoding": False,
         "observation_space": _space({**features.observations, **features.cameras}), "minari_version": VERSION,
         "action_space": json.dumps(_box(features.action)), "description": info.description,
         "env_spec": _env_spec(info),
