@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -114,33 +114,46 @@ def convert(
         typer.Option(help="Format: maniskill, lerobot, lerobot-v2.1, rlinf, robomimic or minari.", metavar="FORMAT"),
     ],
     out: Annotated[Path, typer.Option(parser=arguments.path, help="Folder to write; new or empty.", metavar="DIR")],
+    config: Annotated[str | None, typer.Argument(help="Configuration whose cameras draw the states.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes of the configuration.", metavar="[key=value]...")
+    ] = None,
     rate: Annotated[
         float | None, typer.Option(help="Steps a second, where the dataset does not say it.", metavar="HZ")
     ] = None,
 ) -> None:
     """Write demonstrations in another format, and name what it cannot hold.
 
-    A conversion that is interrupted goes on where it was.
+    With CONFIG, the pictures that it observes are drawn from the recorded states and seeds, and added. A conversion
+    that is interrupted goes on where it was.
     """
     from dataclasses import replace
 
+    from rlpipe.config.loading import load_config
     from rlpipe.demonstrations.formats.registry import format_called, open_dataset
     from rlpipe.demonstrations.formats.writing import DatasetWriter
+    from rlpipe.demonstrations.pictures import DrawnDataset
 
-    form, dataset = format_called(to, "--to"), open_dataset(path, "PATH")
+    form = format_called(to, "--to")
+    drawn = None if config is None else DrawnDataset(str(path), load_config(config, overrides or []).env.train)
+    dataset = drawn or open_dataset(path, "PATH")
     info = dataset.info if rate is None else replace(dataset.info, rate=rate)
+    form.check(info)  # before a simulator starts
     total = len(dataset.episodes)
-    with progress_bar("converting", total) as show, DatasetWriter(out, form, info) as writer:
+    with progress_bar("converting", total) as show, drawn or nullcontext(), DatasetWriter(out, form, info) as writer:
         for number in range(len(writer.episodes), total):
             writer.add(dataset.read(number))
             show("converting", number + 1, total)
-    lost = [*form.losses(info, dataset.features)]
+        features = dataset.features
+    lost = [*form.losses(info, features)]
     after = form.open_dataset(out, "--out").episodes
     if missing := sum(first.seed != then.seed for first, then in zip(dataset.episodes, after, strict=True)):
         lost.append(f"cannot hold the seeds of {missing} episodes")
     _print_summary(total, info.task or "an unnamed task", out, {
         "format": to,
         "steps": f"{sum(entry.length for entry in dataset.episodes):,}",
+        **({"pictures": ", ".join(f"{name} {list(spec.shape)}" for name, spec in features.cameras.items())}
+           if features.cameras else {}),
         **({f"{to}": "\n                ".join(lost)} if lost else {"kept": "everything"}),
         "use": command_line("demos", "inspect", str(out)),
     })  # fmt: skip

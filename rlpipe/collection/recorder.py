@@ -28,14 +28,37 @@ MOST_STEPS = 10_000
 
 @dataclass
 class _Running:
-    """Episode that a slot is running; each list has an entry for each step, some also one for the start."""
+    """Episode that a slot is running: an entry for each step, and in observations one for the start."""
 
-    scene: Scene | None
-    observations: dict[str, list[Float32]]
-    poses: list[Float32] = field(default_factory=list)
+    observations: dict[str, list[NDArray[Any]]]
     actions: list[NDArray[Any]] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     success: list[bool] = field(default_factory=list)
+
+    def add(self, step: Step, actions: NDArray[Any], n: int) -> None:
+        """Adds what a step of slot ``n`` did, but for its observations."""
+        self.actions.append(np.array(actions[n]))  # a view would hold the whole array
+        self.rewards.append(float(step.rewards[n]))
+        if step.success is not None:
+            self.success.append(bool(step.success[n]))
+
+    def steps(self, episode: Episode) -> dict[str, Any]:
+        """Returns the fields of ``RecordedSteps``, now that the episode has ended."""
+        return {
+            "episode": episode,
+            "rewards": np.array(self.rewards, dtype=np.float64),
+            "success": np.array(self.success, dtype=bool) if self.success else None,
+            "actions": np.stack(self.actions),
+            "observations": {name: np.stack(rows) for name, rows in self.observations.items()},
+        }
+
+
+@dataclass
+class _Shown(_Running):
+    """Episode of which a replay shows the bodies, too; an entry of poses for each step and the start."""
+
+    scene: Scene | None = None
+    poses: list[Float32] = field(default_factory=list)
 
 
 class Recorder:
@@ -50,7 +73,7 @@ class Recorder:
         """
         self._simulator = simulator
         self._most = most
-        self._running: dict[int, _Running] = {}  # by slot
+        self._running: dict[int, _Shown] = {}  # by slot
         self._last_poses: dict[int, Float32] = {}  # of episodes that have just ended, by slot
         self._kept: list[Replay] = []
         self._scenes: dict[str, Scene] = {}
@@ -62,9 +85,8 @@ class Recorder:
             return
         for n in beginnings:
             scene = self._guarded(self._simulator.scene, n)
-            running = self._running[n] = _Running(scene, {})
-            for name, leaf in _vectors(observations):
-                running.observations[name] = [_row(leaf, n)]
+            leaves = {name: [_row(leaf, n)] for name, leaf in _vectors(observations)}
+            running = self._running[n] = _Shown(leaves, scene=scene)
             if scene is not None:
                 self._add_poses(running, self._guarded(self._simulator.poses, n))
 
@@ -94,10 +116,7 @@ class Recorder:
             if len(running.actions) == MOST_STEPS:
                 del self._running[n]
                 continue
-            running.actions.append(np.array(actions[n]))  # a view would hold the whole array
-            running.rewards.append(float(step.rewards[n]))
-            if step.success is not None:
-                running.success.append(bool(step.success[n]))
+            running.add(step, actions, n)
             for name, leaf in vectors:
                 running.observations[name].append(_row(leaf, n))
             if running.scene is not None:
@@ -107,7 +126,7 @@ class Recorder:
                 self._keep(self._running.pop(n), ended[n])
         self.begin(step.beginnings, step.observations)
 
-    def _add_poses(self, running: _Running, poses: Float32 | None) -> None:
+    def _add_poses(self, running: _Shown, poses: Float32 | None) -> None:
         if poses is None or running.scene is None or len(poses) != len(running.scene.bodies):
             running.scene = None  # from now on, this episode has numbers alone
         else:
@@ -123,17 +142,10 @@ class Recorder:
             self._problem = how_it_failed(error)
             return None
 
-    def _keep(self, running: _Running, episode: Episode) -> None:
+    def _keep(self, running: _Shown, episode: Episode) -> None:
         scene = running.scene
-        replay = Replay(
-            episode,
-            np.array(running.rewards, dtype=np.float64),
-            np.array(running.success, dtype=bool) if running.success else None,
-            np.array(running.actions),
-            {name: np.array(rows, dtype=np.float32) for name, rows in running.observations.items()},
-            None if scene is None else np.stack(running.poses),
-            "" if scene is None else scene.key,
-        )
+        bodies = {} if scene is None else {"poses": np.stack(running.poses), "scene": scene.key}
+        replay = Replay(**running.steps(episode), **bodies)
         self._kept = worth_keeping([*self._kept, replay], self._most)
         if scene is not None and any(other is replay for other in self._kept):
             self._scenes[scene.key] = scene
@@ -148,14 +160,10 @@ class Recorder:
 
 
 @dataclass
-class _Whole:
-    """Episode that a slot is running: an entry for each step, and in observations and states one for the start."""
+class _Whole(_Running):
+    """Episode that is recorded with the simulator's states; an entry of these for each step and the start."""
 
-    observations: dict[str, list[NDArray[Any]]]
     states: list[State] = field(default_factory=list)
-    actions: list[NDArray[Any]] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    success: list[bool] = field(default_factory=list)
 
 
 class WholeRecorder:
@@ -190,10 +198,7 @@ class WholeRecorder:
         leaves = named_leaves(step.successors)
         for n in np.flatnonzero(step.valid).tolist():
             running = self._running[n]
-            running.actions.append(np.array(actions[n]))  # a view would hold the whole array
-            running.rewards.append(float(step.rewards[n]))
-            if step.success is not None:
-                running.success.append(bool(step.success[n]))
+            running.add(step, actions, n)
             for name, leaf in leaves.items():
                 running.observations[name].append(np.array(leaf[n]))
             if n in ended:
@@ -217,14 +222,8 @@ class WholeRecorder:
 def _recording(running: _Whole, episode: Episode) -> Recording:
     """Stacks the steps of an episode that has ended."""
     states = running.states
-    return Recording(
-        episode,
-        np.array(running.rewards, dtype=np.float64),
-        np.array(running.success, dtype=bool) if running.success else None,
-        np.stack(running.actions),
-        {name: np.stack(rows) for name, rows in running.observations.items()},
-        {name: np.stack([state[name] for state in states]) for name in states[0]} if states else None,
-    )
+    stacked = {name: np.stack([state[name] for state in states]) for name in states[0]} if states else None
+    return Recording(**running.steps(episode), states=stacked)
 
 
 def _vectors(observations: Observations) -> list[tuple[str, NDArray[Any]]]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rlpipe.config.plan import Plan
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.formats.episode import Dataset
+from rlpipe.demonstrations.formats.registry import open_dataset
 from rlpipe.errors import ConfigError
 
 
@@ -29,10 +33,10 @@ def check_demonstrations(config: Plan) -> None:
             f"demos is {config.demos}, but algorithm.name={config.algorithm.name} does not learn from demonstrations: "
             + ("leave it out, or set algorithm.cloning_coef." if can_clone else "leave it out.")
         )
-    dataset.check(config.demos, config.env.train)
+    held = dataset.check(config.demos, config.env.train)
     if curriculum.needs_states:
-        dataset.check_states(config.demos, config.curriculum.name)
-    _check_drawn(config, config.demos)
+        dataset.check_seeds(held, config.curriculum.name)
+    _check_drawn(config, held)
 
 
 def check_replay(config: Plan) -> None:
@@ -43,22 +47,21 @@ def check_replay(config: Plan) -> None:
     """
     if config.demos is None:
         raise ConfigError("--policy is replay, which repeats demonstrations, but demos is not set: add demos=FILE.h5.")
-    dataset.check_actions(config.demos, config.env.eval, section="env.eval")
-    _check_drawn(config, config.demos)
+    _check_drawn(config, dataset.check_actions(config.demos, config.env.eval, section="env.eval"))
 
 
 def demonstration_notes(config: Plan) -> tuple[str, ...]:
     """Returns what a user should know of the files of demonstrations that a run reads, in sentences."""
-    return () if config.demos is None else dataset.notes(config.demos)
+    return () if config.demos is None else dataset.notes(open_dataset(Path(config.demos), "demos"))
 
 
-def _check_drawn(config: Plan, demos: str) -> None:
+def _check_drawn(config: Plan, held: Dataset) -> None:
     """Checks that there are enough demonstrations, and that none has a seed of the evaluation."""
     if config.num_demos is not None:
-        dataset.check_count(demos, config.num_demos)
+        dataset.check_count(held, config.num_demos)
     seeds = config.evaluation.seeds
-    if demonstrated := sorted(seed for seed in dataset.seeds(demos) if seed in seeds):
+    if demonstrated := sorted(seed for seed in dataset.seeds(held) if seed in seeds):
         raise ConfigError(
-            f"evaluation uses seeds {seeds.start} to {seeds[-1]}, but {demos} demonstrates {len(demonstrated)} "
+            f"evaluation uses seeds {seeds.start} to {seeds[-1]}, but {config.demos} demonstrates {len(demonstrated)} "
             f"of them, such as {demonstrated[0]}: choose another evaluation.first_seed."
         )

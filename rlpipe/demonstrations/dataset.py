@@ -1,8 +1,4 @@
-"""Reads demonstrations of any format for training, and checks that they fit a task.
-
-All of them come as groups of ManiSkill's layout (``formats.maniskill``): ``obs`` [L + 1, D], or an array [L + 1, ...]
-for each leaf; ``actions`` [L, A]; ``success`` [L]; and perhaps ``rewards`` [L].
-"""
+"""Reads demonstrations of any format for training, and checks that they fit a task."""
 
 from __future__ import annotations
 
@@ -15,17 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe import files
-from rlpipe.demonstrations.formats import maniskill
-from rlpipe.demonstrations.formats.episode import STATE, Dataset, RecordedEpisode
-from rlpipe.demonstrations.formats.fitting import as_group, steps_as_group
-from rlpipe.demonstrations.formats.maniskill import STATES, first_step
-from rlpipe.demonstrations.formats.registry import format_of
-from rlpipe.demonstrations.formats.writing import is_unfinished, open_unfinished
-from rlpipe.demonstrations.layouts import folder_is
-from rlpipe.demonstrations.recording import MATCHED, contents, in_order, opened, readable, sidecar
+from rlpipe.demonstrations.formats.episode import Dataset, RecordedEpisode
+from rlpipe.demonstrations.formats.fitting import arranged, fitted, succeeded
+from rlpipe.demonstrations.formats.maniskill import ManiSkillDataset
+from rlpipe.demonstrations.formats.registry import open_dataset
+from rlpipe.demonstrations.recording import MATCHED
 from rlpipe.errors import ConfigError, command_line
-from rlpipe.plugins import require
-from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec, State, Tree
+from rlpipe.trajectory import Bool, Float32, Observations, SpaceSpec, State
 from rlpipe.trajectory.tree import joined, leaves_of
 
 T = TypeVar("T")
@@ -82,20 +74,21 @@ SEEN = (
 """Options that decide what is observed; demonstrations of cameras were recorded with the same."""
 
 
-def check(path: str, task: Any) -> None:
-    """Checks, without reading the trajectories, that a file of demonstrations is for a task.
+def check(path: str, task: Any) -> Dataset:
+    """Opens demonstrations after a check, without reading all of them, that they are for a task.
 
     Raises:
-        ConfigError: the file does not exist, or is for another task, control mode or observation mode.
+        ConfigError: they do not exist, or are for another task, control mode or observation mode.
     """
-    check_actions(path, task)
-    _, options = _simulator(path)
+    dataset = check_actions(path, task)
+    options = dataset.info.options
     for key in SEEN:
         value = getattr(task, key, options.get(key))  # a simulator without the option cannot contradict it
         if key in options and value != options[key] and (key == "obs_mode" or getattr(task, "has_cameras", False)):
             raise ConfigError(
                 f"demos: {path} was recorded with {key} {options[key]}, but env.train.{key} is {value}. {remedy(path)}"
             )
+    return dataset
 
 
 def remedy(path: str) -> str:
@@ -108,60 +101,25 @@ def _again(path: str) -> str:
     return f"{command_line('demos', 'CONFIG', '--replay', path, 'demos=NEW.h5')}, and then demos=NEW.h5."
 
 
-def check_actions(path: str, task: Any, key: str = "demos", section: str = "env.train") -> None:
-    """Checks that a file of demonstrations exists, and that its actions mean what those of a task do.
+def check_actions(path: str, task: Any, key: str = "demos", section: str = "env.train") -> Dataset:
+    """Opens demonstrations after a check that their actions mean what those of a task do.
 
     Args:
-        path: of the HDF5 file.
+        path: of the file or folder.
         task: configuration of the simulator.
-        key: key or option of the command that names the file, for the error.
+        key: key or option of the command that names them, for the error.
         section: key of the simulator's configuration, likewise.
     """
-    require("h5py", "maniskill", key)
-    kind = files.kind_of(Path(path))
-    if kind and other_format(path, key) is not None:
-        _check_recorded(*_simulator(path), path, task, key, section)
-        return
-    if kind != "file":
-        instead = folder_is(Path(path)) if kind else "there is no such file: name one of ManiSkill's HDF5 files."
-        makes = not kind and key == "demos" and getattr(task, "has_cameras", False)
-        advice = " Make it: rlpipe demos CONFIG --replay FILE.h5." if makes else ""
-        raise ConfigError(f"{key} is {path}, but {instead}{advice}")
-    contents(path, key)
-    _check_recorded(*_simulator(path), path, task, key, section)
-
-
-def _check_recorded(
-    task_id: str | None, options: Mapping[str, Any], path: str, task: Any, key: str, section: str
-) -> None:
-    """Checks that demonstrations were made with the task and the control mode of a simulator, where they say them."""
-    recorded = {"id": task_id, "control_mode": options.get("control_mode")}
+    if key == "demos" and getattr(task, "has_cameras", False) and not files.kind_of(Path(path)):
+        raise ConfigError(f"demos is {path}, but there is no such file. Make it: rlpipe demos CONFIG --replay FILE.h5.")
+    dataset = open_dataset(Path(path), key)
+    task_id = None if dataset.format == "robomimic" else dataset.info.task  # which has names of its own
+    recorded = {"id": task_id, "control_mode": dataset.info.options.get("control_mode")}
     for name, before in recorded.items():
         value = getattr(task, name, before)
         if before is not None and value != before and not (name == "id" and _same_task(before, value)):
             raise ConfigError(f"{key}: {path} was made with {name} {before}, but {section}.{name} is {value}.")
-
-
-def other_format(path: str, key: str = "demos") -> Dataset | None:
-    """Opens demonstrations that are of another format than ManiSkill's, or in a folder; None if they are neither.
-
-    Raises:
-        ConfigError: they are incomplete, or of a version that is not read.
-    """
-    place = Path(path)
-    if is_unfinished(place):
-        return open_unfinished(place, key)
-    form = format_of(place, key)
-    return None if form is None or (form.NAME == maniskill.NAME and place.is_file()) else form.open_dataset(place, key)
-
-
-def _simulator(path: str) -> tuple[str | None, Mapping[str, Any]]:
-    """Returns the task of demonstrations and the options of its simulator, as far as they say them."""
-    if (dataset := other_format(path)) is not None:
-        return (None if dataset.format == "robomimic" else dataset.info.task), dataset.info.options
-    simulator = sidecar(path)["env_info"]
-    options: Any = simulator["env_kwargs"]
-    return simulator["env_id"], options
+    return dataset
 
 
 def _same_task(recorded: str, configured: object) -> bool:
@@ -171,46 +129,45 @@ def _same_task(recorded: str, configured: object) -> bool:
     return recorded.rpartition(":")[2] == configured.rpartition(":")[2]
 
 
-def check_states(path: str, curriculum: str) -> None:
-    """Checks that a file that has passed ``check`` says the seeds of its episodes, so that others can begin in the
-    course of its demonstrations."""
-    if (dataset := other_format(path)) is not None and not dataset.features.states:
+def check_seeds(dataset: Dataset, curriculum: str) -> None:
+    """Checks that demonstrations say the seeds of their episodes, so that others can begin in the course of them."""
+    if not seeds(dataset):
         raise ConfigError(
-            f"curriculum.name is {curriculum}, whose episodes begin in the course of demonstrations, but {path} has no "
-            "states of the simulator: make demonstrations with rlpipe demos."
-        )
-    if not seeds(path):
-        raise ConfigError(
-            f"curriculum.name is {curriculum}, whose episodes begin in the course of demonstrations, but the JSON "
-            f"beside {path} does not say with which seeds they began ({MATCHED}): make them with rlpipe demos."
+            f"curriculum.name is {curriculum}, whose episodes begin in the course of demonstrations, but "
+            f"{no_seeds(dataset)}: make them with rlpipe demos."
         )
 
 
-def check_count(path: str, count: int) -> None:
-    """Checks that a file that has passed ``check_actions`` holds enough trajectories, whether or not they succeed."""
-    dataset = other_format(path)
-    available = len(contents(path).names) if dataset is None else len(dataset.episodes)
-    if count > available:
-        raise ConfigError(f"num_demos is {count}, but {path} has only {available} demonstrations.")
+def no_seeds(dataset: Dataset) -> str:
+    """Returns that a dataset lacks seeds, as a clause."""
+    if isinstance(dataset, ManiSkillDataset):
+        return f"the JSON beside {dataset.path} does not say with which seeds they began ({MATCHED})"
+    return f"{dataset.path} does not say with which seeds they began"
 
 
-def seeds(path: str) -> set[int]:
-    """Seeds of the episodes in a file that has passed ``check``, where they are known."""
-    if (dataset := other_format(path)) is not None:
-        return {entry.seed for entry in dataset.episodes if entry.seed is not None}
-    held = contents(path)
-    return {*held.seeds.values(), *held.seeds_without_id}
+def check_count(dataset: Dataset, count: int) -> None:
+    """Checks that there are enough demonstrations, whether or not they succeed."""
+    if count > (available := len(dataset.episodes)):
+        raise ConfigError(f"num_demos is {count}, but {dataset.path} has only {available} demonstrations.")
 
 
-def notes(path: str) -> tuple[str, ...]:
-    """Returns what a user should know of demonstrations that have passed ``check``, in sentences."""
-    if (dataset := other_format(path)) is None:
-        return contents(path).notes(path)
+def seeds(dataset: Dataset) -> set[int]:
+    """Seeds of the episodes, where they are known; also those of which nobody knows the trajectory."""
+    loose = dataset.contents.seeds_without_id if isinstance(dataset, ManiSkillDataset) else ()
+    return {*(entry.seed for entry in dataset.episodes if entry.seed is not None), *loose}
+
+
+def notes(dataset: Dataset) -> tuple[str, ...]:
+    """Returns what a user should know of demonstrations, in sentences."""
+    if isinstance(dataset, ManiSkillDataset):
+        return dataset.contents.notes(str(dataset.path))
     sentences = []
     if dataset.version == "unfinished":
-        sentences.append(f"{path} is not finished: its {len(dataset.episodes)} episodes are used.")
+        sentences.append(f"{dataset.path} is not finished: its {len(dataset.episodes)} episodes are used.")
     if "success" not in dataset.features.columns:
-        sentences.append(f"{path} records no success: every episode counts as one that succeeds with its last step.")
+        sentences.append(
+            f"{dataset.path} records no success: every episode counts as one that succeeds with its last step."
+        )
     return tuple(sentences)
 
 
@@ -237,74 +194,64 @@ def load(
     Raises:
         ConfigError: the file is damaged, is not for this task, or holds no success, or too few.
     """
-    check(path, task)
-    recorded = _simulator(path)[1].get("reward_mode")
+    dataset = check(path, task)
+    recorded = dataset.info.options.get("reward_mode")
     reward_mode = getattr(task, "reward_mode", "sparse" if recorded else None)
     if reward_mode not in ("sparse", recorded):
         raise ConfigError(
             f"demos: {path} was recorded with reward_mode {recorded}, but env.train.reward_mode is {reward_mode}. "
             f"Use sparse, or record these rewards: {_again(path)}"
         )
+    advice = remedy(path) if isinstance(dataset, ManiSkillDataset) or seeds(dataset) else ""
 
-    def read(group: Any, where: str) -> tuple[tuple[Any, ...], tuple[str, State | None]] | None:
-        trajectory = _trajectory(group, where, spec, reward_mode, task.ignore_terminations)
+    def read(episode: RecordedEpisode, where: str) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+        names = fitted(episode.features, spec, leaves or {}, where, advice)
+        trajectory = _trajectory(episode, where, spec, names, reward_mode, task.ignore_terminations)
         if trajectory is None:
             return None
-        return trajectory, (where.rpartition(": ")[2], _states(group, len(trajectory[1])))
+        rows = len(trajectory[1]) + 1
+        states = None if episode.states is None else {name: held[:rows] for name, held in episode.states.items()}
+        return trajectory, (episode.name, episode.seed, states)
 
-    def arranged(episode: RecordedEpisode, where: str) -> Mapping[str, Any]:
-        return as_group(episode, spec, leaves or {}, where, keeps_last=not task.ignore_terminations)
-
-    successful = _successful(path, read, arranged)
-    drawn = _drawn(successful, count, seed, path)
+    drawn = _drawn(_successful(dataset, path, read), count, seed, path)
     columns = [joined(column) for column in zip(*(trajectory for trajectory, _ in drawn), strict=True)]
     numbers = np.repeat(np.arange(len(drawn)), [len(trajectory[0]) for trajectory, _ in drawn])
-    names, states = zip(*(label for _, label in drawn), strict=True)
-    by_name = _seeds_by_name(path)
-    seeds = tuple(by_name.get(name) for name in names)
-    return Demonstrations(*columns, numbers, names, seeds, states)  # type: ignore[call-arg]
-
-
-def _seeds_by_name(path: str) -> Mapping[str, int | None]:
-    dataset = other_format(path)
-    return contents(path).seeds if dataset is None else {entry.name: entry.seed for entry in dataset.episodes}
+    names, seeds_of, states = zip(*(label for _, label in drawn), strict=True)
+    return Demonstrations(*columns, numbers, names, seeds_of, states)  # type: ignore[call-arg]
 
 
 def load_actions(path: str, spec: SpaceSpec, count: int | None = None, seed: int = 0) -> list[Float32]:
     """Reads the actions [L, A] of each successful trajectory from the first to the last, whatever was observed; see
     ``load``. The file must have passed ``check_actions``."""
 
-    def read(group: Any, where: str) -> Float32 | None:
-        _, actions, success = _attempt(group, where, spec)
+    def read(episode: RecordedEpisode, where: str) -> Float32 | None:
+        actions, success = _steps(episode, where, spec)
         return spec.clip(actions) if success.any() else None
 
-    return _drawn(_successful(path, read, lambda episode, _: steps_as_group(episode)), count, seed, path)
+    return _drawn(_successful(open_dataset(Path(path), "demos"), path, read), count, seed, path)
 
 
-def _successful(
-    path: str, read: Callable[[Any, str], T | None], arranged: Callable[[RecordedEpisode, str], Mapping[str, Any]]
-) -> list[T]:
-    """Reads the successful trajectories of a dataset in turn.
+def _successful(dataset: Dataset, path: str, read: Callable[[RecordedEpisode, str], T | None]) -> list[T]:
+    """Reads the successful episodes of a dataset in turn.
 
     Args:
-        path: of the file or folder.
-        read: reads the group of one trajectory, given where it is, for errors; None if it never succeeds.
-        arranged: arranges an episode of another format as such a group, likewise.
+        dataset: is open.
+        path: of it, for errors.
+        read: reads what is needed of an episode, given where it is, for errors; None if it never succeeds.
     """
-    trajectories: list[T | None] = []
-    if (dataset := other_format(path)) is not None:
-        for number, entry in enumerate(dataset.episodes):
-            episode, where = dataset.read(number), f"{path}: {entry.name}"
-            episode.check()
-            trajectories.append(read(arranged(episode, where), where))
-    else:
-        with opened(path) as file:
-            for name in in_order(file):
-                with readable(f"demos: {path}: {name}"):
-                    trajectories.append(read(file[name], f"{path}: {name}"))
-    successful = [trajectory for trajectory in trajectories if trajectory is not None]
+    episodes: list[T | None] = []
+    for number, entry in enumerate(dataset.episodes):
+        where = f"{path}: {entry.name}"
+        episode = dataset.read(number)
+        if episode.success is None and isinstance(dataset, ManiSkillDataset):  # whose layout has it
+            raise ConfigError(
+                f"demos: {where} holds no success, [{len(episode)}] bool, the steps after which the task was solved. "
+                f"Record it: {_again(path)}"
+            )
+        episodes.append(read(episode, where))
+    successful = [episode for episode in episodes if episode is not None]
     if not successful:
-        raise ConfigError(f"demos: none of the {len(trajectories)} trajectories in {path} succeeds.")
+        raise ConfigError(f"demos: none of the {len(episodes)} trajectories in {path} succeeds.")
     return successful
 
 
@@ -319,38 +266,17 @@ def _drawn(trajectories: list[T], count: int | None, seed: int, path: str) -> li
     return [trajectories[number] for number in sorted(numbers.tolist())]
 
 
-def _states(group: Any, steps: int) -> State | None:
-    """Reads the states of a trajectory up to its end, [steps + 1, ...] by name; None if it has none."""
-    if STATES not in group:
-        return None
-    if isinstance(group, dict):  # of an episode of another format
-        return {name: values[: steps + 1] for name, values in group[STATES].items()}
-    states: dict[str, NDArray[Any]] = {}
-    first = first_step(group)
+def actions_of(episode: RecordedEpisode, where: str, spec: SpaceSpec) -> Float32:
+    """Returns the actions of an episode, [L, A], also beyond the simulator's bounds.
 
-    def read(name: str, held: Any) -> None:
-        if hasattr(held, "shape"):  # not a group of such
-            states[name] = held[first : first + steps + 1]
-
-    group[STATES].visititems(read)
-    return states
-
-
-def _numbers(group: Any, name: str, where: str) -> NDArray[Any]:
-    """Reads an array of a trajectory, [L, ...], after a check that it holds numbers."""
-    held = group[name]
-    if not hasattr(held, "shape") or held.dtype.kind not in "biuf" or held.ndim == 0:
-        if hasattr(held, "shape"):
-            kind = f"{'text' if held.dtype.kind in 'OSU' else held.dtype} {list(held.shape)}"
-        else:
-            kind = f"a group of {', '.join(held)}"
-        raise ConfigError(f"demos: {where} holds {name} as {kind}; it must be an array of numbers, one row a step.")
-    return np.asarray(held[:])
-
-
-def read_actions(group: Any, where: str, spec: SpaceSpec) -> Float32:
-    """Reads the actions of a trajectory, [L, A], also beyond the simulator's bounds."""
-    actions = _numbers(group, "actions", where).astype(np.float32)
+    Args:
+        episode: of any format.
+        where: the episode, for errors.
+        spec: of the simulator.
+    Raises:
+        ConfigError: they are none of the simulator's, or not finite.
+    """
+    actions: Float32 = episode.actions.astype(np.float32)
     if spec.action_low is None or spec.action_high is None or actions.shape[1:] != (spec.action_dim,):
         raise ConfigError(
             f"demos: {where} has actions of shape {actions.shape}; the simulator takes "
@@ -365,55 +291,9 @@ def read_actions(group: Any, where: str, spec: SpaceSpec) -> Float32:
     return actions
 
 
-def _success(group: Any, where: str, count: int) -> Bool:
-    """Reads after which steps a trajectory had succeeded, [L]."""
-    if "success" not in group:
-        raise ConfigError(
-            f"demos: {where} holds no success, [{count}] bool, the steps after which the task was solved. Record it: "
-            f"{_again(where.partition(': ')[0])}"
-        )
-    success = _numbers(group, "success", where)
-    if success.shape not in ((count,), (count, 1)):
-        raise ConfigError(f"demos: {where} has {count} actions, but success of shape {success.shape}.")
-    if odd := [value for value in success.ravel().tolist() if value not in (0, 1)]:
-        raise ConfigError(f"demos: {where} holds success {odd[0]:g}; it must be true or false after each step.")
-    return success.reshape(count).astype(bool)
-
-
-def _observations(group: Any, where: str, spec: SpaceSpec) -> Observations:
-    """Reads the observations of one trajectory, [L + 1, D] or a tree, after a check that they are those of a task."""
-    held = group.get("obs")
-    names = list(held) if held is not None and not hasattr(held, "shape") else None
-    file = where.partition(": ")[0]
-    if names is None and spec.leaves is not None and set(spec.leaves) == {STATE}:
-        held, names = {STATE: held}, [STATE]
-    if spec.leaves is None:
-        if held is None or names is not None:
-            raise ConfigError(f"demos: {where} holds no state observations, obs [L + 1, D]. {remedy(file)}")
-        return _numbers(group, "obs", where).astype(np.float32)
-    if names is None or set(names) != set(spec.leaves):
-        kind = "one vector" if names is None else f"the leaves {', '.join(sorted(names))}"
-        raise ConfigError(
-            f"demos: {where} holds observations of {kind}, but the simulator's have the leaves "
-            f"{', '.join(spec.leaves)}. {remedy(file)}"
-        )
-    for name, leaf in spec.leaves.items():
-        if held[name].shape[1:] != leaf.shape or held[name].dtype != leaf.dtype:
-            raise ConfigError(
-                f"demos: {where} holds {name} as {held[name].dtype} {list(held[name].shape[1:])}, but the simulator's "
-                f"is {leaf.dtype} {list(leaf.shape)}. {remedy(file)}"
-            )
-    return Tree({name: held[name][:] for name in spec.leaves})
-
-
-def _attempt(group: Any, where: str, spec: SpaceSpec) -> tuple[int, Float32, Bool]:
-    """Reads the last attempt in one trajectory, after a check that its actions are those of a task.
-
-    Returns:
-        The step with which it begins, its actions [L, A], within the bounds but for rounding, and its success [L].
-    """
-    actions = read_actions(group, where, spec)
-    success = _success(group, where, len(actions))
+def _steps(episode: RecordedEpisode, where: str, spec: SpaceSpec) -> tuple[Float32, Bool]:
+    """Returns the actions of an episode, [L, A], within the bounds but for rounding, and its success [L]."""
+    actions = actions_of(episode, where, spec)
     beyond = np.abs(actions - spec.clip(actions)).max(axis=1, initial=0.0)
     outside = float(beyond.max(initial=0.0))
     if outside > ACTION_TOLERANCE:
@@ -422,31 +302,40 @@ def _attempt(group: Any, where: str, spec: SpaceSpec) -> tuple[int, Float32, Boo
             f"demos: {where} has actions {outside:g} outside the simulator's bounds, first in row {row}. Was it "
             "recorded with another control mode, or without clipping its actions?"
         )
-    first = first_step(group)
-    return first, actions[first:], success[first:]
+    return actions, succeeded(episode)
 
 
 def _trajectory(
-    group: Any, where: str, spec: SpaceSpec, reward_mode: str | None, ignore_terminations: bool
+    episode: RecordedEpisode,
+    where: str,
+    spec: SpaceSpec,
+    names: Mapping[str, tuple[str, ...]],
+    reward_mode: str | None,
+    ignore_terminations: bool,
 ) -> tuple[Any, ...] | None:
-    """Reads one trajectory up to its end; None if it never succeeds."""
-    observations = _observations(group, where, spec)
-    first, actions, success = _attempt(group, where, spec)
-    count = first + len(actions)
-    for leaf, empty in zip(leaves_of(observations), leaves_of(spec.observations(count + 1)), strict=True):
-        if leaf.shape != empty.shape:
-            raise ConfigError(
-                f"demos: {where} has observations of shape {leaf.shape}, but {count} actions and the "
-                f"simulator's observations require {empty.shape}."
-            )
-        if not np.isfinite(leaf).all():
-            raise ConfigError(f"demos: {where} has observations that are not finite: record it again.")
-    observations = observations[first:]
+    """Returns the transitions of an episode up to its end; None if it never succeeds.
+
+    Without the last observation, an episode that is cut off ends a step earlier. One that ends by success repeats the
+    observation before, from which nothing is learnt.
+    """
+    actions, success = _steps(episode, where, spec)
     if not success.any():
         return None
-    last = len(actions) if ignore_terminations else int(np.argmax(success)) + 1
-    sparse = reward_mode == "sparse" or (reward_mode is None and "rewards" not in group)
-    rewards = success.astype(np.float32) if sparse else _rewards(group, where, count)[first:]
+    observations = arranged(episode, spec, names)
+    if not all(np.isfinite(leaf).all() for leaf in leaves_of(observations)):
+        raise ConfigError(f"demos: {where} has observations that are not finite: record it again.")
+    count = len(actions)
+    if not episode.has_last_observation:
+        if ignore_terminations:
+            count -= 1
+            success = np.append(success[:-2], success[-2:].any())
+        else:
+            observations = joined([observations, observations[-1:]])
+    last = count if ignore_terminations else int(np.argmax(success)) + 1
+    if not last:
+        return None
+    sparse = reward_mode == "sparse" or (reward_mode is None and episode.rewards is None)
+    rewards = success.astype(np.float32) if sparse else _rewards(episode, where)
     terminated, truncated = np.zeros(last, dtype=bool), np.zeros(last, dtype=bool)
     (truncated if ignore_terminations else terminated)[-1] = True
     return (
@@ -455,15 +344,13 @@ def _trajectory(
     )  # fmt: skip
 
 
-def _rewards(group: Any, where: str, count: int) -> Float32:
-    """Reads the recorded rewards, [L], after a check that there is one for each action, and finite."""
-    rewards = _numbers(group, "rewards", where) if "rewards" in group else None
-    if rewards is None or rewards.shape not in ((count,), (count, 1)) or not np.isfinite(rewards).all():
-        held = (
-            "no rewards" if rewards is None else f"rewards of shape {rewards.shape} with {np.isnan(rewards).sum()} NaN"
-        )
+def _rewards(episode: RecordedEpisode, where: str) -> Float32:
+    """Returns the recorded rewards, [L], after a check that there are some, and that they are finite."""
+    rewards = episode.rewards
+    if rewards is None or not np.isfinite(rewards).all():
+        held = "no rewards" if rewards is None else f"rewards with {np.count_nonzero(~np.isfinite(rewards))} NaN"
         raise ConfigError(
-            f"demos: {where} holds {held}; for its {count} actions there must be as many, all finite. Record them: "
-            f"{_again(where.partition(': ')[0])}"
+            f"demos: {where} holds {held}; for its {len(episode)} actions there must be as many, all finite. Record "
+            f"them: {_again(where.partition(': ')[0])}"
         )
-    return rewards.reshape(count).astype(np.float32)
+    return rewards

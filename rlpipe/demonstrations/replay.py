@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,12 +18,13 @@ import numpy as np
 from rlpipe.config.schema import Config
 from rlpipe.config.simulators import task_facts
 from rlpipe.demonstrations import dataset
-from rlpipe.demonstrations.formats.episode import STATE, RecordedEpisode
-from rlpipe.demonstrations.formats.maniskill import STATES, first_step, write_group, write_sidecar, write_states
-from rlpipe.demonstrations.recording import MATCHED, contents, in_order, readable
+from rlpipe.demonstrations.formats.episode import STATE, Dataset, RecordedEpisode
+from rlpipe.demonstrations.formats.maniskill import ManiSkillDataset, write_group, write_sidecar, write_states
+from rlpipe.demonstrations.formats.registry import open_dataset
+from rlpipe.demonstrations.recording import MATCHED
 from rlpipe.envs.base import Simulator
 from rlpipe.envs.shared.make import make_simulator
-from rlpipe.errors import ConfigError, command_line
+from rlpipe.errors import ConfigError
 from rlpipe.trajectory import SpaceSpec, State, Tree
 from rlpipe.trajectory.tree import joined
 
@@ -61,33 +62,30 @@ def replay_demonstrations(
         ConfigError: the demonstrations do not fit, the file exists, or no trajectory succeeds again.
     """
     task = config.env.train
-    dataset.check_actions(source, task, "--replay")
-    if dataset.other_format(source, "--replay") is not None:
-        raise ConfigError(
-            f"--replay: {source} is no file of ManiSkill's: make one first, "
-            f"{command_line('demos', 'convert', source, '--to', 'maniskill', '--out', 'DIR')}."
-        )
+    recorded = dataset.check_actions(source, task, "--replay")
     import h5py  # which the check has found
 
     if file.exists():
         raise ConfigError(f"{file} exists. Name another file with demos=NEW.h5, or remove it.")
     task_facts(task, "env.train")
-    with new_file(file, "demos") as partial, h5py.File(source) as recorded:
-        seeds = _with_seeds(source)
+    numbers = _with_seeds(recorded)
+    with new_file(file, "demos") as partial:
         episodes: list[dict[str, Any]] = []
         steps = 0
-        recorder = _Recorder(task, recorded, list(seeds))
-        with closing(recorder.simulator) as simulator, h5py.File(partial, "w", libver="latest") as out:
+        repeater = _Repeater(task, recorded)
+        with closing(repeater.simulator) as simulator, h5py.File(partial, "w", libver="latest") as out:
             spec = simulator.spec
             _check_success(simulator, task)
-            for number, (name, seed) in enumerate(seeds.items()):
-                if trajectory := recorder.replay(name, seed):
-                    write_group(out.create_group(f"traj_{len(episodes)}"), trajectory)
-                    episodes.append({"episode_id": len(episodes), "episode_seed": seed, "success": True})
-                    steps += len(trajectory.actions)
-                progress(number + 1, len(seeds))
+            for done, number in enumerate(numbers, 1):
+                if again := repeater.replay(number):
+                    write_group(out.create_group(f"traj_{len(episodes)}"), again)
+                    episodes.append({"episode_id": len(episodes), "episode_seed": again.seed, "success": True})
+                    steps += len(again)
+                progress(done, len(numbers))
         if not episodes:
-            raise ConfigError(f"demos: none of the {len(seeds)} trajectories in {source} succeeds when it is replayed.")
+            raise ConfigError(
+                f"demos: none of the {len(numbers)} trajectories in {source} succeeds when it is replayed."
+            )
         options = ("control_mode", "reward_mode", *dataset.SEEN)
         simulator_facts = {
             "env_id": getattr(task, "id", task.name),
@@ -95,8 +93,8 @@ def replay_demonstrations(
         }
         description = f"replayed from {Path(source).name}"
         write_sidecar(partial, episodes, env_info=simulator_facts, source_desc=description)
-    notes = contents(source).notes(source)
-    return ReplayedDemonstrations(file, len(episodes), len(seeds) - len(episodes), steps, spec, notes)
+    notes = dataset.notes(recorded)
+    return ReplayedDemonstrations(file, len(episodes), len(numbers) - len(episodes), steps, spec, notes)
 
 
 @contextmanager
@@ -132,15 +130,17 @@ def _check_success(simulator: Simulator, task: Any) -> None:
         )
 
 
-def _with_seeds(source: str) -> Mapping[str, int]:
-    """Returns the seed of each trajectory that has one, by its name; at least one must have one."""
-    held = contents(source)
-    if not held.seeds:
+def _with_seeds(recorded: Dataset) -> Sequence[int]:
+    """Returns the places of the episodes whose seed is known; there must be one."""
+    numbers = [number for number, entry in enumerate(recorded.episodes) if entry.seed is not None]
+    if not numbers:
+        where = f"the JSON beside {recorded.path}" if isinstance(recorded, ManiSkillDataset) else str(recorded.path)
+        hint = f": {MATCHED}" if isinstance(recorded, ManiSkillDataset) else ""
         raise ConfigError(
-            f"--replay: the JSON beside {source} gives no seed for any of its {len(held.names)} trajectories, so they "
-            f"cannot be replayed: {MATCHED}."
+            f"--replay: {where} gives no seed for any of its {len(recorded.episodes)} trajectories, so they cannot be "
+            f"replayed{hint}."
         )
-    return {name: held.seeds[name] for name in held.names if name in held.seeds}
+    return numbers
 
 
 def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
@@ -149,57 +149,55 @@ def add_states(file: Path, task: Any, progress: Callable[[int], None]) -> None:
     Trajectories that do not succeed again get none. ``progress`` is called with the trajectories done so far."""
     import h5py
 
-    seeds = contents(str(file)).seeds
+    recorded = open_dataset(file, "demos")
+    states: dict[str, State] = {}
+    repeater = _Repeater(replace(task, ignore_terminations=True), recorded)  # beyond the first success as well
+    with closing(repeater.simulator):
+        for number, entry in enumerate(recorded.episodes):
+            if recorded.read(number).states is None and (again := repeater.replay(number)):
+                states[entry.name] = again.states or {}
+            progress(number + 1)
     with h5py.File(file, "a", libver="latest") as out:
-        names = in_order(out)
-        recorder = _Recorder(replace(task, ignore_terminations=True), out, names)  # beyond the first success as well
-        with closing(recorder.simulator):
-            for number, name in enumerate(names):
-                if STATES not in out[name] and (trajectory := recorder.replay(name, seeds[name])):
-                    write_states(out[name], trajectory.states or {})
-                progress(number + 1)
+        for name, arrays in states.items():
+            write_states(out[name], arrays)
 
 
-def states_of(path: str, task: Any, names: Sequence[str], seeds: Sequence[int]) -> list[State | None]:
-    """Runs demonstrations again, and returns the states of each, [T + 1, ...] by name.
+def states_of(path: str, task: Any, names: Collection[str]) -> list[State | None]:
+    """Runs some demonstrations again, whose seeds are known, and returns the states of each, [T + 1, ...] by name.
 
-    None for a demonstration that does not succeed again. ``names`` are those of the trajectories in the file, ``seeds``
-    those of their resets."""
-    import h5py
-
-    states = []
-    with h5py.File(path) as file:
-        recorder = _Recorder(task, file, names)
-        with closing(recorder.simulator):
-            for name, seed in zip(names, seeds, strict=True):
-                again = recorder.replay(name, seed)
-                states.append(None if again is None else again.states)
-    return states
+    None for a demonstration that does not succeed again. ``names`` are those of the episodes in the dataset."""
+    recorded = open_dataset(Path(path), "demos")
+    repeater = _Repeater(task, recorded)
+    with closing(repeater.simulator):
+        numbers = [number for number, entry in enumerate(recorded.episodes) if entry.name in names]
+        return [None if (again := repeater.replay(number)) is None else again.states for number in numbers]
 
 
-class _Recorder:
-    """One environment, whose episodes are begun by hand."""
+class _Repeater:
+    """Repeats the episodes of a dataset in one environment, whose episodes are begun by hand."""
 
-    def __init__(self, task: Any, file: Any, names: Sequence[str]) -> None:
-        """Makes the environment, with time for the longest of some trajectories in an open file if its limit is an
-        option."""
-        longest = max(len(file[name]["actions"]) for name in names)
+    def __init__(self, task: Any, recorded: Dataset) -> None:
+        """Makes the environment, with time for the longest episode if its limit is an option."""
+        longest = max(entry.length for entry in recorded.episodes)
         limited = any(option.name == "max_episode_steps" for option in fields(task))
         limit = {"max_episode_steps": longest + 1} if limited else {}
         patient = replace(task, total_num_envs=1, ignore_terminations=True, **limit)
         self.simulator = make_simulator(patient, 1, lambda _: self._seed)
         self._seed = 0
-        self._file = file
+        self._recorded = recorded
         self._to_the_end = task.ignore_terminations
         self._keeps_states = task_facts(task, "env.train").states
 
     def _state(self) -> tuple[State, ...]:
         return (self.simulator.state(0),) if self._keeps_states else ()
 
-    def replay(self, name: str, seed: int) -> RecordedEpisode | None:
-        """Replays one trajectory, up to its success if that ends the task; None if it does not succeed."""
-        actions = self._actions(name)
-        self._seed = seed
+    def replay(self, number: int) -> RecordedEpisode | None:
+        """Replays the episode at a place of the list, up to its success if that ends the task; None if it does not
+        succeed."""
+        episode, spec = self._recorded.read(number), self.simulator.spec
+        assert episode.seed is not None  # whoever calls this has checked it
+        actions = spec.clip(dataset.actions_of(episode, f"{self._recorded.path}: {episode.name}", spec))
+        self._seed = episode.seed
         observations, _ = self.simulator.reset()
         seen, states, success, rewards = [observations], self._state(), [], []
         for action in actions:
@@ -215,13 +213,7 @@ class _Recorder:
         observations = joined(seen)
         leaves = observations.leaves if isinstance(observations, Tree) else {STATE: observations}
         return RecordedEpisode(
-            name, actions[: len(success)], leaves, rewards=np.array(rewards, dtype=np.float32),
-            success=np.array(success), seed=seed,
+            episode.name, actions[: len(success)], leaves, rewards=np.array(rewards, dtype=np.float32),
+            success=np.array(success), seed=episode.seed,
             states={key: np.stack([state[key] for state in states]) for key in states[0]} if states else None,
         )  # fmt: skip
-
-    def _actions(self, name: str) -> Any:
-        group, spec = self._file[name], self.simulator.spec
-        where = f"{self._file.filename}: {name}"
-        with readable(f"demos: {where}"):
-            return spec.clip(dataset.read_actions(group, where, spec)[first_step(group) :])

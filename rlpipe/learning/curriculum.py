@@ -37,8 +37,7 @@ def _courses(config: Config, demonstrations: Demonstrations) -> list[Demonstrate
         )
     missing = [number for number, state in enumerate(states) if state is None]
     if missing:
-        names = [demonstrations.names[number] for number in missing]
-        again = states_of(str(config.demos), config.env.train, names, [seeds[number] for number in missing])
+        again = states_of(str(config.demos), config.env.train, [demonstrations.names[number] for number in missing])
         for number, state in zip(missing, again, strict=True):
             states[number] = state
     whole = [state for state in states if state is not None]

@@ -119,6 +119,7 @@ def begun_dataset(folder: Path, form: Format, info: DatasetInfo, config: Plan) -
         try:
             yield writer
         finally:
+            writer.release()
             if not writer.episodes:  # what failed before its first episode leaves nothing
                 shutil.rmtree(folder / UNFINISHED)
                 with suppress(OSError):  # it held something before
@@ -275,6 +276,7 @@ class _Storing:
             episode = recorded_episode(recording, self._spec, f"traj_{len(self._writer.episodes)}")
             self._writer.add(episode)
             self.features = episode.features
+        self._writer.sync()
 
     def _wait(self) -> None:
         if self._block is not None:

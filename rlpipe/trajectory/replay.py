@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,47 +14,47 @@ from rlpipe.trajectory.starts import State
 
 
 @dataclass(frozen=True, eq=False)
-class Replay:
-    """A recorded episode of T steps.
+class RecordedSteps:
+    """Episode of T steps, as it was recorded.
 
     Attributes:
         episode: its record, as in the ledger.
         rewards: [T] float64, of each step.
         success: [T] bool, after each step; None for a simulator without a notion of success.
         actions: [T, A] float32 as the simulator took them, within its bounds; discrete ones [T] or [T, M] int64.
-        observations: by leaf, [T + 1, D] float32: before the first step and after each. Images are left out.
-        poses: [T + 1, B, 7] float32, x, y, z in m and a unit quaternion w, x, y, z of each body of the scene, likewise;
-            None without geometry.
-        scene: key of the ``Scene``; empty without geometry.
+        observations: by leaf, [T + 1, ...]: before the first step and after each.
     """
 
     episode: Episode
     rewards: NDArray[np.float64]
     success: NDArray[np.bool_] | None
     actions: NDArray[np.generic]
-    observations: Mapping[str, NDArray[np.float32]]
+    observations: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Replay(RecordedSteps):
+    """A recorded episode to look at. Its observations are vectors as float32; images are left out.
+
+    Attributes:
+        poses: [T + 1, B, 7] float32, x, y, z in m and a unit quaternion w, x, y, z of each body of the scene, before
+            the first step and after each; None without geometry.
+        scene: key of the ``Scene``; empty without geometry.
+    """
+
     poses: NDArray[np.float32] | None = None
     scene: str = ""
 
 
 @dataclass(frozen=True, eq=False)
-class Recording:
-    """A whole episode of T steps, with all that was observed.
+class Recording(RecordedSteps):
+    """A recorded episode to learn from. Its observations are as they were, pictures too.
 
     Attributes:
-        episode: its record, as in the ledger.
-        rewards: [T] float64, of each step.
-        success: [T] bool, after each step; None for a simulator without a notion of success.
-        actions: [T, A] float32 as the simulator took them, within its bounds; discrete ones [T] or [T, M] int64.
-        observations: by leaf, [T + 1, ...] as they were: before the first step and after each, pictures too.
-        states: of the simulator by name, [T + 1, ...] likewise; None where it cannot begin an episode in one.
+        states: of the simulator by name, [T + 1, ...], before the first step and after each; None where it cannot begin
+            an episode in one.
     """
 
-    episode: Episode
-    rewards: NDArray[np.float64]
-    success: NDArray[np.bool_] | None
-    actions: NDArray[np.generic]
-    observations: Mapping[str, NDArray[np.generic]]
     states: State | None = None
 
 

@@ -48,7 +48,7 @@ def test_each_format_gives_the_numbers_of_the_original(name, tmp_path):
         for first, second in zip(leaves_of(getattr(before, column)), leaves_of(getattr(after, column)), strict=True):
             np.testing.assert_array_equal(first, second, column, strict=True)
     assert after.seeds == (100, 101)
-    assert seeds(str(tmp_path / "other")) == {100, 101}
+    assert seeds(open_dataset(tmp_path / "other", "demos")) == {100, 101}
     assert [len(actions) for actions in load_actions(str(tmp_path / "other"), TREE)] == [3, 2]
 
 
@@ -65,7 +65,7 @@ def test_files_of_robomimics_and_minaris_libraries_are_read(tmp_path):
     task = SimpleNamespace(reward_mode=None, ignore_terminations=False)
     path = str(tmp_path / "minari.h5")
     assert load(path, task, SPEC).seeds == (100, 101)
-    assert "records no success" in notes(path)[0]
+    assert "records no success" in notes(open_dataset(tmp_path / "minari.h5", "demos"))[0]
     path = str(tmp_path / "robomimic.h5")
     with pytest.raises(ConfigError, match=r"object float64 \[3\].*Say which is which: demo_leaves=\{state: NAME\}"):
         load(path, task, SPEC)

@@ -14,14 +14,14 @@ from rlpipe.demonstrations.formats.registry import FORMATS
 from tests.helpers.commands import command
 from tests.helpers.datasets import INFO, pictures, write
 
-
 PENDULUM = replace(INFO, task="Pendulum-v1", options={})
 
 
 def pendulum(number, **changes):
     """An episode of three steps with Pendulum's shapes."""
     columns = {
-        "actions": np.full((3, 1), 0.5, np.float32), "observations": {"state": np.zeros((4, 3), np.float32)}, "rewards": np.zeros(3, np.float32),
+        "actions": np.full((3, 1), 0.5, np.float32), "observations": {"state": np.zeros((4, 3), np.float32)},
+        "rewards": np.zeros(3, np.float32),
         "success": np.array([False, False, True]), "seed": number,
     }  # fmt: skip
     return RecordedEpisode(f"traj_{number}", **columns | changes)
@@ -101,14 +101,14 @@ DAMAGED = {
     ),
     "observations of another length in robomimic's": (
         "robomimic", lambda path: shorten(path, "data/demo_1/obs/state"), "pretrain",
-        "demo_1 has 3 actions, but 3 rows of state, not 4",
+        "demo_1 has 3 actions, but 2 rows of obs/state, not 3",
     ),
     "a column of another length in Minari's": (
         "minari", lambda path: shorten(path, "episode_1/rewards"), "pretrain",
         "episode_1 has 3 actions, but 2 rows of rewards, not 3",
     ),
     "a video that ends early": (
-        "lerobot", shorter_video, "inspect", "file-000.mp4 ends early: it has 1 of the 3 frames of episode 1",
+        "lerobot", shorter_video, "inspect", "file-000.mp4 ends early: it has 1 of the 3 frames from 0.15 s on",
     ),
     "a video that is cut off": (
         "lerobot", lambda path: cut_file(path, "*.mp4"), "inspect", "file-000.mp4",

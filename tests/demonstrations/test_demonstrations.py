@@ -79,7 +79,11 @@ def test_another_reward_is_the_recorded_one(tmp_path):
         ({"id": "Push-v1"}, SPEC, "made with id Reach-v1, but env.train.id is Push-v1"),
         ({"control_mode": "pd_ee"}, SPEC, "made with control_mode pd, but env.train.control_mode is pd_ee"),
         ({"reward_mode": "normalized_dense"}, SPEC, "recorded with reward_mode dense"),
-        ({}, SpaceSpec(5, 1, None, SPEC.action_low, SPEC.action_high), r"simulator's observations require \(6, 5\)"),
+        (
+            {},
+            SpaceSpec(5, 1, None, SPEC.action_low, SPEC.action_high),
+            r"observes state, float32 \[5\], but .* It has state float32 \[4\]",
+        ),
         ({}, SpaceSpec(4, 2, None, np.full(2, -1.0), np.full(2, 1.0)), r"actions of shape \(5, 1\)"),
         (
             {},
@@ -118,7 +122,7 @@ def test_a_file_that_is_missing_damaged_or_without_success_is_refused(tmp_path):
         load(file, task(), SPEC)
     with h5py.File(file, "a") as out:
         del out["traj_0"]["obs"]
-    with pytest.raises(ConfigError, match="no state observations"):
+    with pytest.raises(ConfigError, match="It has no observations"):
         load(file, task(), SPEC)
     (tmp_path / "demos.h5").write_bytes(b"not HDF5")
     with pytest.raises(ConfigError, match="is damaged, or no HDF5 file"):

@@ -21,6 +21,7 @@ from rlpipe.cli import app
 from rlpipe.config.loading import load_config
 from rlpipe.config.tree import to_yaml
 from rlpipe.demonstrations import dataset
+from rlpipe.demonstrations.formats.registry import open_dataset
 from rlpipe.demonstrations.replay import replay_demonstrations
 from rlpipe.errors import ConfigError
 from rlpipe.learning.demonstrated import chunked_decisions
@@ -88,9 +89,17 @@ def test_a_replay_buffer_holds_each_demonstrated_frame_once(tmp_path):
             r"recorded with kwargs \{'robot_uids': 'a'\}, but env.train.kwargs is",
         ),
         ({"pixels": 32}, LEAVES, "recorded with pixels 64, but env.train.pixels is 32"),
-        ({}, {"rgb": LEAVES["rgb"]}, "leaves pose, rgb, but the simulator's have the leaves rgb"),
-        ({}, LEAVES | {"rgb": LeafSpec((4, 4, 3), "uint8")}, r"rgb as uint8 \[2, 2, 3\], but .* uint8 \[4, 4, 3\]"),
-        ({}, LEAVES | {"pose": LeafSpec((1,), "int16")}, r"pose as float32 \[1\], but the simulator's is int16 \[1\]"),
+        (
+            {},
+            LEAVES | {"depth": LeafSpec((2, 2, 1), "uint8")},
+            r"observes depth, .* but .*: traj_0 has none of that shape",
+        ),
+        (
+            {},
+            LEAVES | {"rgb": LeafSpec((4, 4, 3), "uint8")},
+            r"rgb, uint8 \[4, 4, 3\], but .* It has .*rgb uint8 \[2, 2, 3\]",
+        ),
+        ({}, LEAVES | {"pose": LeafSpec((1,), "int16")}, r"pose, int16 \[1\], but .* It has pose float32 \[1\]"),
     ],
 )
 def test_other_observations_are_refused_with_the_command_that_makes_them(tmp_path, changes, leaves, says):
@@ -102,14 +111,18 @@ def test_other_observations_are_refused_with_the_command_that_makes_them(tmp_pat
 
 def test_vectors_are_refused_where_a_tree_is_wanted_and_the_other_way_round(tmp_path):
     vectors = write(tmp_path, [steps(3, success_at=3)])
-    with pytest.raises(ConfigError, match=r"observations of one vector, but .* leaves rgb, pose.*rlpipe demos CONFIG"):
+    with pytest.raises(ConfigError, match=r"observes rgb, .* It has state float32 \[4\]\. Make .*rlpipe demos CONFIG"):
         dataset.load(vectors, task(), SPEC)
     vector = SpaceSpec(4, 1, None, SPEC.action_low, SPEC.action_high)
-    with pytest.raises(ConfigError, match="holds no state observations"):
+    with pytest.raises(ConfigError, match=r"observes state, float32 \[4\], .* It has pose float32 \[1\], rgb uint8"):
         dataset.load(pictured(tmp_path), task(obs_mode="rgb"), vector)
 
 
 # --- replaying
+
+
+def seeds_of(file):
+    return dataset.seeds(open_dataset(file, "demos"))
 
 
 def pick_cube(folder, *overrides, **train):
@@ -135,7 +148,7 @@ def test_a_replay_observes_what_the_file_holds(tmp_path):
     assert np.array_equal(ours.observations[first], theirs.observations[: len(ours)][first])
     assert np.abs(ours.observations - theirs.observations[: len(ours)])[:, :9].max() < 1e-3  # of the joints, in radians
     assert np.array_equal(ours.actions, theirs.actions[: len(ours)])
-    assert dataset.seeds(str(made.file)) == {0, 1}
+    assert seeds_of(made.file) == {0, 1}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["few.h5", "few.json", "new.h5", "new.json"]
 
 
@@ -145,7 +158,7 @@ def test_a_trajectory_that_does_not_succeed_again_is_left_out(tmp_path):
         out["traj_0"]["actions"][:] = 0.0
     made = replay_demonstrations(str(file), pick_cube(tmp_path), tmp_path / "new.h5", lambda *_: None)
     assert (made.trajectories, made.failed) == (1, 1)
-    assert dataset.seeds(str(made.file)) == {1}
+    assert seeds_of(made.file) == {1}
 
 
 def test_nothing_is_written_where_none_succeeds_or_seeds_are_missing(tmp_path):

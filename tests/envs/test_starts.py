@@ -30,7 +30,7 @@ def pick_cube(**options):
 def shown():
     """The first shipped demonstration: its seed, actions, observations, and the states found by running it again."""
     seed = json.loads(SHIPPED.with_suffix(".json").read_text())["episodes"][0]["episode_seed"]
-    (states,) = states_of(str(SHIPPED), pick_cube(), ["traj_0"], [seed])
+    (states,) = states_of(str(SHIPPED), pick_cube(), ["traj_0"])
     with h5py.File(SHIPPED) as file:
         return seed, file["traj_0/actions"][:], file["traj_0/obs"][:], states
 

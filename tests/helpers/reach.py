@@ -10,7 +10,7 @@ import numpy as np
 
 from rlpipe.envs.base import OneByOne, SimulatorConfig, SingleEnv, SingleStep, Step, TaskFacts
 from rlpipe.envs.shared.slots import NextSeed
-from rlpipe.trajectory import Float32, SpaceSpec, State
+from rlpipe.trajectory import Float32, LeafSpec, SpaceSpec, State, Tree
 
 
 @dataclass(frozen=True)
@@ -98,3 +98,24 @@ class WornReach(Reach):
     @classmethod
     def describe(cls, config: ReachConfig, key: str) -> TaskFacts:
         return replace(super().describe(config, key), independent=False)
+
+
+class DrawnReachEnv(ReachEnv):
+    """Shows the point in a picture, red, and the goal, green; the vector is that of the task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        leaves = {"camera_rgb": LeafSpec((2, 64, 3), "uint8"), "state": LeafSpec((3,))}
+        self.spec = SpaceSpec.of_tree(leaves, 1, None, self.spec.action_low, self.spec.action_high)
+
+    def _observation(self) -> Tree:
+        picture = np.zeros((2, 64, 3), np.uint8)
+        for row, place in enumerate((self._point, self._goal)):
+            picture[row, int(np.clip(32 + 20 * place, 0, 63)), row] = 255
+        return Tree({"camera_rgb": picture, "state": super()._observation()})
+
+
+class DrawnReach(Reach):
+    """The task in front of a camera."""
+
+    Env = DrawnReachEnv

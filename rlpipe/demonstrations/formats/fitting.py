@@ -3,59 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from rlpipe.demonstrations.formats.episode import STATE, Array, Features, RecordedEpisode
 from rlpipe.errors import ConfigError
-from rlpipe.trajectory import LeafSpec, SpaceSpec
+from rlpipe.trajectory import Bool, LeafSpec, Observations, SpaceSpec, Tree
 
 
-def steps_as_group(episode: RecordedEpisode) -> dict[str, Any]:
-    """Returns the actions and their results as a group of ManiSkill's layout; see ``succeeded``."""
-    return {"actions": episode.actions, "success": succeeded(episode)}
-
-
-def succeeded(episode: RecordedEpisode) -> Array:
+def succeeded(episode: RecordedEpisode) -> Bool:
     """Returns after which steps an episode had succeeded, [T] bool; with its last step where it does not say."""
     if episode.success is not None:
         return episode.success
     return np.asarray(np.arange(len(episode)) == len(episode) - 1)
 
 
-def as_group(
-    episode: RecordedEpisode, spec: SpaceSpec, leaves: Mapping[str, str], where: str, *, keeps_last: bool
-) -> Mapping[str, Any]:
-    """Returns an episode as a group of ManiSkill's layout, with the leaves of a task.
+def arranged(episode: RecordedEpisode, spec: SpaceSpec, names: Mapping[str, tuple[str, ...]]) -> Observations:
+    """Returns what was observed in an episode, [T + 1, ...] or [T, ...], as the task observes it.
 
     Args:
         episode: of any format.
         spec: of the simulator.
-        leaves: names of the dataset's observations by those of the task's; several joined by `` + `` are one vector.
-        where: the episode, for errors.
-        keeps_last: True if nothing is learnt from what follows the last step. An episode without that observation then
-            repeats the one before; otherwise it ends a step earlier.
+        names: what makes up each leaf, as of ``fitted``.
     """
-    names = fitted(episode.features, spec, leaves, where)
-    group: dict[str, Any] = {**steps_as_group(episode), "obs": {}}
-    if episode.rewards is not None:
-        group["rewards"] = episode.rewards
-    if episode.states is not None:
-        group["env_states"] = episode.states
-    for leaf, sources in names.items():
-        shape = leaf_specs(spec)[leaf]
-        values = _rows(episode, sources, shape)
-        if not episode.has_last_observation and keeps_last:
-            values = np.concatenate([values, values[-1:]])
-        group["obs"][leaf] = values
-    if not episode.has_last_observation and not keeps_last:
-        success = group["success"]
-        group["success"] = np.append(success[:-2], success[-2:].any())
-        group |= {name: group[name][:-1] for name in ("actions", "rewards") if name in group}
-    if spec.leaves is None:
-        group["obs"] = group["obs"][STATE]
-    return group
+    leaves = {leaf: _rows(episode, names[leaf], shape) for leaf, shape in leaf_specs(spec).items()}
+    return leaves[STATE] if spec.leaves is None else Tree(leaves)
 
 
 def _rows(episode: RecordedEpisode, sources: Sequence[str], shape: LeafSpec) -> Array:
@@ -73,19 +45,28 @@ def leaf_specs(spec: SpaceSpec) -> Mapping[str, LeafSpec]:
     return {STATE: LeafSpec((spec.observation_dim,))} if spec.leaves is None else spec.leaves
 
 
-def fitted(features: Features, spec: SpaceSpec, leaves: Mapping[str, str], where: str) -> Mapping[str, tuple[str, ...]]:
+def fitted(
+    features: Features, spec: SpaceSpec, leaves: Mapping[str, str], where: str, advice: str = ""
+) -> Mapping[str, tuple[str, ...]]:
     """Returns the names of the dataset's observations that make up each leaf of a task.
 
+    Args:
+        features: of the dataset.
+        spec: of the simulator.
+        leaves: names of the dataset's observations by those of the task's; several joined by `` + `` are one vector.
+            The others are guessed.
+        where: names the dataset in errors.
+        advice: sentence that ends the error of observations that are not there.
     Raises:
         ConfigError: a leaf has none without doubt; the message names what is there and what to write.
     """
     held = {**features.observations, **features.cameras}
     there = ", ".join(f"{name} {shape.dtype} {list(shape.shape)}" for name, shape in held.items()) or "no observations"
-    wanted_leaves = leaf_specs(spec)
-    if unknown := [leaf for leaf in leaves if leaf not in wanted_leaves]:
-        raise ConfigError(f"demo_leaves names {unknown[0]}, but the task observes {', '.join(wanted_leaves)}.")
+    expected = leaf_specs(spec)
+    if unknown := [leaf for leaf in leaves if leaf not in expected]:
+        raise ConfigError(f"demo_leaves names {unknown[0]}, but the task observes {', '.join(expected)}.")
     names = {}
-    for leaf, shape in wanted_leaves.items():
+    for leaf, shape in expected.items():
         if leaf in leaves:
             sources = tuple(name.strip() for name in leaves[leaf].split(" + "))
             if missing := [name for name in sources if name not in held]:
@@ -104,13 +85,21 @@ def fitted(features: Features, spec: SpaceSpec, leaves: Mapping[str, str], where
                 reason = "none of that shape" if not sources else f"several of that shape, {', '.join(sources)}"
                 raise ConfigError(
                     f"demos: the task observes {leaf}, {shape.dtype} {list(shape.shape)}, but {where} has {reason}. It "
-                    f"has {there}. Say which is which: demo_leaves={{{leaf}: NAME}}, or NAME + NAME for several in a "
-                    "row."
+                    f"has {there}. {_spelling(leaf, shape, held, sources)}{advice}".rstrip()
                 )
         names[leaf] = sources
     return names
 
 
+def _spelling(leaf: str, shape: LeafSpec, held: Mapping[str, LeafSpec], sources: Sequence[str]) -> str:
+    """Returns how to say what makes up a leaf, as a sentence; nothing where nothing could."""
+    vectors = sum(other.size for other in held.values() if len(other.shape) <= 1)
+    if sources or (len(shape.shape) <= 1 and vectors >= shape.size):
+        return f"Say which is which: demo_leaves={{{leaf}: NAME}}, or NAME + NAME for several in a row. "
+    return ""
+
+
 def _alike(held: LeafSpec, leaf: LeafSpec) -> bool:
-    """True if one is of the shape and the kind of number of the other."""
-    return held.shape == leaf.shape and np.dtype(held.dtype).kind == np.dtype(leaf.dtype).kind
+    """True if one is of the shape of the other, and of its kind of number; a vector of floats may be one of others."""
+    kind, of_leaf = np.dtype(held.dtype).kind, np.dtype(leaf.dtype).kind
+    return held.shape == leaf.shape and (kind == of_leaf or (of_leaf == "f" and len(leaf.shape) <= 1))

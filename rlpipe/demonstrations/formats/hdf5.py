@@ -1,15 +1,150 @@
-"""Arrays in groups of HDF5 files, for the formats that use them."""
+"""What formats share whose episodes are groups of one HDF5 file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rlpipe.demonstrations.formats.episode import STATE, Array
+import numpy as np
+
+from rlpipe.demonstrations.formats.episode import (
+    STATE,
+    Array,
+    DatasetInfo,
+    EpisodeEntry,
+    Features,
+    Frames,
+    RecordedEpisode,
+)
+from rlpipe.demonstrations.recording import opened, readable
+from rlpipe.errors import ConfigError
+from rlpipe.trajectory import Bool, Float32
 
 FRAMES_IN_A_BLOCK = 16
 """Consecutive observations that are compressed together: most of a picture is that of the step before."""
+
+
+@dataclass
+class FileDataset:
+    """Dataset in one HDF5 file, open to be read.
+
+    Attributes:
+        format: its name.
+        version: of the format; empty where the file says none.
+        path: of the file.
+        key: names it in errors.
+        info: facts of all episodes.
+        episodes: list of its episodes, in order.
+        reader: reads an episode, given its group, its entry and this.
+        above: group that holds those of the episodes, such as ``data/``; empty for the file itself.
+        features: shapes and types of the rows of its first episode.
+    """
+
+    format: str
+    version: str
+    path: Path
+    key: str
+    info: DatasetInfo
+    episodes: Sequence[EpisodeEntry]
+    reader: Callable[[Any, EpisodeEntry, Any], RecordedEpisode]
+    above: str = ""
+    features: Features = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.features = self.read(0).features
+
+    def read(self, number: int) -> RecordedEpisode:
+        """Reads an episode by its place in the list."""
+        entry = self.episodes[number]
+        with opened(str(self.path), self.key) as file, readable(self.where(entry)):
+            episode = self.reader(file[self.above + entry.name], entry, self)
+        episode.check(self.where(entry))
+        return episode
+
+    def where(self, entry: EpisodeEntry) -> str:
+        """Returns how errors name an episode."""
+        return f"{self.key}: {self.path}: {entry.name}"
+
+
+def only_file(path: Path, ending: str) -> Path | None:
+    """Returns the file of a dataset that is named by its path or by its folder, if that holds exactly one."""
+    if not path.is_dir():
+        return path if path.exists() else None
+    inside = sorted(path.glob(f"*{ending}"))
+    return inside[0] if len(inside) == 1 else None
+
+
+def bears(file: Path | None, mark: Callable[[Any], bool]) -> bool:
+    """True for an HDF5 file which, when it is open, bears a mark."""
+    import h5py
+
+    if file is None or not h5py.is_hdf5(file):
+        return False
+    with h5py.File(file) as held:
+        return mark(held)
+
+
+def needs_nothing(info: DatasetInfo) -> None:
+    """Checks nothing: the format needs no fact."""
+    del info
+
+
+def numbers(held: Any, name: str, where: str) -> Array:
+    """Reads an array, [T, ...], after a check that it holds numbers.
+
+    Args:
+        held: the array.
+        name: of the array, for errors.
+        where: its episode, likewise.
+    """
+    if hasattr(held, "shape") and held.dtype.kind in "biuf" and held.ndim:
+        return np.asarray(held[:])
+    if hasattr(held, "shape"):
+        kind = f"{'text' if held.dtype.kind in 'OSU' else held.dtype} {list(held.shape)}"
+    else:
+        kind = f"a group of {', '.join(held)}"
+    raise ConfigError(f"{where} holds {name} as {kind}; it must be an array of numbers, one row a step.")
+
+
+def flags(held: Any, name: str, where: str) -> Bool:
+    """Reads an array [T] or [T, 1] that is true or false after each step; see ``numbers``."""
+    values = numbers(held, name, where).reshape(-1)
+    if odd := [value for value in values.tolist() if value not in (0, 1)]:
+        raise ConfigError(f"{where} holds {name} {odd[0]:g}; it must be true or false after each step.")
+    return values.astype(bool)
+
+
+def rewards(held: Any, where: str) -> Float32:
+    """Reads rewards, [T] or [T, 1]; see ``numbers``."""
+    return numbers(held, "rewards", where).reshape(-1).astype(np.float32)
+
+
+def observations(
+    arrays: Mapping[str, Any], file: Path, where: str, *, first: int = 0, last: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Array], dict[str, Frames]]:
+    """Reads what was observed: numbers at once, pictures when they are asked for.
+
+    Args:
+        arrays: [T, ...] by leaf.
+        file: that holds them.
+        where: the episode, for errors.
+        first: row to begin with.
+        last: arrays whose last row follows; None for nothing.
+    """
+    values, cameras = {}, {}
+    for leaf, array in arrays.items():
+        if array.dtype == np.uint8 and array.ndim == 4:
+            after = None if last is None else last[leaf].name
+            opener = partial(frames_of, file, array.name, first, after)
+            cameras[leaf] = Frames(len(array) - first + (last is not None), tuple(array.shape[1:]), opener)
+        else:
+            name = array.name.rpartition(f"{where.rpartition(': ')[2]}/")[2]  # as in the file
+            rows = numbers(array, name, where)[first:]
+            values[leaf] = rows if last is None else np.concatenate([rows, last[leaf][-1:]])
+    return values, cameras
 
 
 def compress_whole(group: Any, name: str, values: Any) -> None:

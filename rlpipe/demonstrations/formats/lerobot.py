@@ -305,7 +305,8 @@ class LeRobotFolder(ABC):
 
         def video(column: str, spec: Any) -> Any:
             path, start = self._video_of(row, column)
-            return frames_of(path, row["length"], spec.shape, start, self.raw["fps"], self.key)
+            where = f"{self.key}: {self.episodes[number].name}"
+            return frames_of(path, row["length"], spec.shape, start, self.raw["fps"], where)
 
         task = "; ".join(row["tasks"] or [])
         return episode_of(table, self.raw, self.columns, self.episodes[number].name, task, f"{self.key}: {file}", video)

@@ -10,23 +10,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from rlpipe.demonstrations.formats.episode import (
-    STATE,
-    Array,
-    DatasetInfo,
-    EpisodeEntry,
-    Features,
-    Frames,
-    RecordedEpisode,
+from rlpipe.demonstrations.formats.episode import STATE, Array, DatasetInfo, EpisodeEntry, Features, RecordedEpisode
+from rlpipe.demonstrations.formats.hdf5 import (
+    FileDataset,
+    arrays_below,
+    bears,
+    compress,
+    compress_whole,
+    flags,
+    needs_nothing,
+    numbers,
+    observations,
+    only_file,
+    rewards,
 )
-from rlpipe.demonstrations.formats.hdf5 import arrays_below, compress, compress_whole, frames_of
-from rlpipe.demonstrations.recording import contents, in_order, opened, readable, sidecar
+from rlpipe.demonstrations.recording import Contents, contents, in_order, opened, sidecar
 from rlpipe.trajectory import Bool
 
 NAME = "maniskill"
@@ -34,52 +37,35 @@ FILE = "demonstrations.h5"
 """Name of a file that is written into a folder."""
 STATES = "env_states"
 """Group of a trajectory that holds the states."""
-_COLUMNS = ("rewards", "success", "terminated", "truncated")
+_FLAGS = ("success", "terminated", "truncated")
 
 
-@dataclass
-class ManiSkillDataset:
-    """File of ManiSkill's, open to be read."""
+@dataclass(kw_only=True)
+class ManiSkillDataset(FileDataset):
+    """File of ManiSkill's, open to be read.
 
-    format: ClassVar[str] = NAME
-    version: ClassVar[str] = ""
-    path: Path
-    info: DatasetInfo
-    features: Features
-    episodes: Sequence[EpisodeEntry]
+    Attributes:
+        contents: its trajectories, and what the JSON says of them.
+        tasks: of trajectories in words, by name.
+    """
+
+    contents: Contents
     tasks: Mapping[str, str]
-    key: str
-
-    def read(self, number: int) -> RecordedEpisode:
-        entry = self.episodes[number]
-        where = f"{self.key}: {self.path}: {entry.name}"
-        with opened(str(self.path), self.key) as file, readable(where):
-            return read_group(file[entry.name], self.path, entry.seed, self.tasks.get(entry.name))
 
 
 def recognises(path: Path) -> bool:
     """True for an HDF5 file with trajectories, and for a folder that holds exactly one."""
-    import h5py
 
-    file = file_of(path)
-    if file is None or not h5py.is_hdf5(file):
-        return False
-    with h5py.File(file) as held:
-        names = in_order(held)
-        return bool(names) and "observations" not in held[names[0]]
+    def mark(file: Any) -> bool:
+        names = in_order(file)
+        return bool(names) and "observations" not in file[names[0]]
 
-
-def file_of(path: Path) -> Path | None:
-    """Returns the file of a dataset that is named by its path or by its folder; None if there is none."""
-    if not path.is_dir():
-        return path if path.exists() else None
-    inside = sorted(path.glob("*.h5"))
-    return inside[0] if len(inside) == 1 else None
+    return bears(only_file(path, ".h5"), mark)
 
 
 def open_dataset(path: Path, key: str = "demos") -> ManiSkillDataset:
     """Opens a file, or the only one of a folder."""
-    file = file_of(path) or path
+    file = only_file(path, ".h5") or path
     held = contents(str(file), key)
     beside = sidecar(str(file))
     simulator = beside["env_info"]
@@ -88,16 +74,20 @@ def open_dataset(path: Path, key: str = "demos") -> ManiSkillDataset:
     info = DatasetInfo(simulator["env_id"], options, rate, str(beside.get("source_desc") or ""))
     described = {f"traj_{episode.get('episode_id')}": episode for episode in beside.get("episodes", [])}
     tasks = {name: str(episode["task"]) for name, episode in described.items() if episode.get("task")}
-    with opened(str(file), key) as open_file:
-        lengths = {name: len(open_file[name]["actions"]) - first_step(open_file[name]) for name in held.names}
-        first = read_group(open_file[held.names[0]], file)
-    entries = [EpisodeEntry(name, lengths[name], held.seeds.get(name)) for name in held.names]
-    return ManiSkillDataset(file, info, first.features, entries, tasks, key)
+    with opened(str(file), key) as out:
+        entries = [
+            EpisodeEntry(name, len(out[name]["actions"]) - first_step(out[name]), held.seeds.get(name))
+            for name in held.names
+        ]
+    return ManiSkillDataset(NAME, "", file, key, info, entries, _read, contents=held, tasks=tasks)
 
 
-def check(info: DatasetInfo) -> None:
-    """Needs nothing."""
-    del info
+def _read(group: Any, entry: EpisodeEntry, dataset: ManiSkillDataset) -> RecordedEpisode:
+    task = dataset.tasks.get(entry.name)
+    return read_group(group, dataset.path, dataset.where(entry), seed=entry.seed, task=task)
+
+
+check = needs_nothing
 
 
 def losses(info: DatasetInfo, features: Features) -> Sequence[str]:
@@ -157,31 +147,27 @@ def write_states(group: Any, states: Mapping[str, Array]) -> None:
         compress_whole(group, f"{STATES}/{name}", values)
 
 
-def read_group(group: Any, file: Path, seed: int | None = None, task: str | None = None) -> RecordedEpisode:
-    """Reads the last attempt of a trajectory (``last_attempt``) from its group."""
+def read_group(
+    group: Any, file: Path, where: str, *, seed: int | None = None, task: str | None = None
+) -> RecordedEpisode:
+    """Reads the last attempt of a trajectory (``last_attempt``) from its group; ``where`` names it in errors."""
     first = first_step(group)
-    length = len(group["actions"])
-    name = group.name.rpartition("/")[2]
-    pictures, observations = {}, {}
-    for leaf, array in arrays_below(group, "obs").items():
-        if array.dtype == np.uint8 and array.ndim == 4:
-            opener = partial(frames_of, file, array.name, first, None)
-            pictures[leaf] = Frames(len(array) - first, tuple(array.shape[1:]), opener)
-        else:
-            observations[leaf] = array[first:]
-    columns = {column: group[column][first:].reshape(-1) for column in _COLUMNS if column in group}
-    columns |= {column: columns[column].astype(bool) for column in columns if column != "rewards"}
+    actions = numbers(group["actions"], "actions", where)
+    leaves, cameras = observations(arrays_below(group, "obs"), file, where, first=first)
+    columns: dict[str, Any] = {name: flags(group[name], name, where)[first:] for name in _FLAGS if name in group}
+    if "rewards" in group:
+        columns["rewards"] = rewards(group["rewards"], where)[first:]
     states = {leaf: array[first:] for leaf, array in arrays_below(group, STATES).items()}
-    known_names = {"obs", "actions", STATES, *_COLUMNS}
+    known_names = {"obs", "actions", "rewards", STATES, *_FLAGS}
     others = {
         leaf: array[first:]
         for other in group
         if other not in known_names
         for leaf, array in arrays_below(group, other, other).items()
-        if array.dtype.kind in "biuf" and array.shape[:1] == (length,)
+        if array.dtype.kind in "biuf" and array.shape[:1] == (len(actions),)
     }
     return RecordedEpisode(
-        name, group["actions"][first:], observations, pictures, seed=seed, states=states or None, task=task,
+        group.name.rpartition("/")[2], actions[first:], leaves, cameras, seed=seed, states=states or None, task=task,
         others=others, **columns,
     )  # fmt: skip
 

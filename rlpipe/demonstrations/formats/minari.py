@@ -10,10 +10,9 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +25,19 @@ from rlpipe.demonstrations.formats.episode import (
     Frames,
     RecordedEpisode,
 )
-from rlpipe.demonstrations.formats.hdf5 import arrays_below, compress, compress_whole, frames_of
-from rlpipe.demonstrations.recording import opened, readable
+from rlpipe.demonstrations.formats.hdf5 import (
+    FileDataset,
+    arrays_below,
+    bears,
+    compress,
+    compress_whole,
+    flags,
+    needs_nothing,
+    numbers,
+    observations,
+    rewards,
+)
+from rlpipe.demonstrations.recording import opened
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
 from rlpipe.trajectory import LeafSpec
@@ -43,43 +53,23 @@ _JPEG = b"\xff\xd8\xff"
 
 def recognises(path: Path) -> bool:
     """True for an HDF5 file with ``episode_N/observations``, and for the folder of a dataset."""
-    import h5py
 
-    file = file_of(path)
-    if file is None or not h5py.is_hdf5(file):
-        return False
-    with h5py.File(file) as held:
-        names = [name for name in held if name.startswith("episode_")]
-        return bool(names) and "observations" in held[names[0]]
+    def mark(file: Any) -> bool:
+        names = [name for name in file if name.startswith("episode_")]
+        return bool(names) and "observations" in file[names[0]]
+
+    return bears(_file_of(path), mark)
 
 
-def file_of(path: Path) -> Path | None:
+def _file_of(path: Path) -> Path | None:
     """Returns the file of a dataset that is named by its path or by its folder; None if there is none."""
     inside = (path / "data" / "main_data.hdf5", path / "main_data.hdf5", path)
     return next((file for file in inside if file.is_file()), None)
 
 
-@dataclass
-class MinariDataset:
-    """Dataset of Minari's, open to be read."""
-
-    format: ClassVar[str] = NAME
-    path: Path
-    version: str
-    info: DatasetInfo
-    features: Features
-    episodes: Sequence[EpisodeEntry]
-    key: str
-
-    def read(self, number: int) -> RecordedEpisode:
-        name = self.episodes[number].name
-        with opened(str(self.path), self.key) as file, readable(f"{self.key}: {self.path}: {name}"):
-            return _read(file[name], self.path)
-
-
-def open_dataset(path: Path, key: str = "demos") -> MinariDataset:
+def open_dataset(path: Path, key: str = "demos") -> FileDataset:
     """Opens a dataset."""
-    file = file_of(path) or path
+    file = _file_of(path) or path
     beside = file.with_name("metadata.json")
     try:
         facts = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
@@ -93,10 +83,8 @@ def open_dataset(path: Path, key: str = "demos") -> MinariDataset:
             if "actions" not in held[name] or not hasattr(held[name]["actions"], "shape"):
                 raise ConfigError(f"{key}: {file}: {name} holds no array of actions: record it again, or delete it.")
         entries = [EpisodeEntry(name, len(held[name]["actions"]), _seed(held[name])) for name in names]
-        features = _read(held[names[0]], file).features
-    rate = facts.get("rate")
-    info = DatasetInfo(spec.get("id"), spec.get("kwargs") or {}, rate, str(facts.get("description") or ""))
-    return MinariDataset(file, str(facts.get("minari_version", "")), info, features, entries, key)
+    info = DatasetInfo(spec.get("id"), spec.get("kwargs") or {}, facts.get("rate"), str(facts.get("description") or ""))
+    return FileDataset(NAME, str(facts.get("minari_version", "")), file, key, info, entries, _read)
 
 
 def _seed(group: Any) -> int | None:
@@ -104,16 +92,15 @@ def _seed(group: Any) -> int | None:
     return None if seed is None or isinstance(seed, str | bytes) or int(seed) < 0 else int(seed)
 
 
-def _read(group: Any, file: Path) -> RecordedEpisode:
+def _read(group: Any, entry: EpisodeEntry, dataset: FileDataset) -> RecordedEpisode:
+    where = dataset.where(entry)
     length = len(group["actions"])
-    observations, cameras = {}, {}
-    for leaf, array in arrays_below(group, "observations").items():
-        if array.dtype == np.uint8 and array.ndim == 4:
-            cameras[leaf] = Frames(len(array), tuple(array.shape[1:]), partial(frames_of, file, array.name, 0, None))
-        elif _holds_jpeg(array):
-            cameras[leaf] = Frames(len(array), _decoded(array[0]).shape, partial(_decoded_frames, file, array.name))
-        else:
-            observations[leaf] = array[:]
+    arrays = arrays_below(group, "observations")
+    encoded = {leaf: arrays.pop(leaf) for leaf in [*arrays] if _holds_jpeg(arrays[leaf])}
+    leaves, cameras = observations(arrays, dataset.path, where)
+    for leaf, array in encoded.items():
+        shape = _decoded(array[0]).shape
+        cameras[leaf] = Frames(len(array), shape, partial(_decoded_frames, dataset.path, array.name))
     infos = arrays_below(group, "infos")
     success = next((infos[name] for name in _SUCCESS if name in infos), None)
     states = {name[len(_STATES) + 1 :]: array[:] for name, array in infos.items() if name.startswith(_STATES + "/")}
@@ -125,12 +112,12 @@ def _read(group: Any, file: Path) -> RecordedEpisode:
     }  # fmt: skip
     task = group.attrs.get("task")
     return RecordedEpisode(
-        group.name.rpartition("/")[2], group["actions"][:], observations, cameras,
-        group["rewards"][:].astype(np.float32) if "rewards" in group else None,
-        None if success is None else success[:].reshape(-1)[-length:].astype(bool),
-        group["terminations"][:].astype(bool) if "terminations" in group else None,
-        group["truncations"][:].astype(bool) if "truncations" in group else None,
-        _seed(group), states or None, None if task is None else str(task), others,
+        entry.name, numbers(group["actions"], "actions", where), leaves, cameras,
+        rewards(group["rewards"], where) if "rewards" in group else None,
+        None if success is None else flags(success, "success", where)[-length:],
+        flags(group["terminations"], "terminations", where) if "terminations" in group else None,
+        flags(group["truncations"], "truncations", where) if "truncations" in group else None,
+        entry.seed, states or None, None if task is None else str(task), others,
     )  # fmt: skip
 
 
@@ -157,9 +144,7 @@ def _decoded_frames(file: Path, place: str) -> Iterator[Array]:
             yield _decoded(content)
 
 
-def check(info: DatasetInfo) -> None:
-    """Needs nothing."""
-    del info
+check = needs_nothing
 
 
 def losses(info: DatasetInfo, features: Features) -> Sequence[str]:

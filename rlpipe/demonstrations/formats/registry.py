@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from rlpipe import files
 from rlpipe.demonstrations.formats import lerobot_v2, lerobot_v3, maniskill, minari, rlinf, robomimic, writing
 from rlpipe.demonstrations.formats.episode import Dataset, Format
-from rlpipe.demonstrations.recording import DAMAGE
+from rlpipe.demonstrations.layouts import folder_is
+from rlpipe.demonstrations.recording import DAMAGE, contents
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
 
@@ -25,9 +27,8 @@ def format_called(name: str, key: str) -> Format:
     return FORMATS[name]
 
 
-def format_of(path: Path, key: str) -> Format | None:
+def format_of(path: Path) -> Format | None:
     """Returns the format whose marks a file or folder bears; None if it bears those of none."""
-    require("h5py", "maniskill", key)
     for form in FORMATS.values():
         with suppress(*DAMAGE):
             if form.recognises(path):
@@ -41,11 +42,16 @@ def open_dataset(path: Path, key: str) -> Dataset:
     Raises:
         ConfigError: there is none, or it is of no format that is read, incomplete or damaged; ``key`` names it.
     """
-    if not path.exists():
+    require("h5py", "maniskill", key)
+    kind = files.kind_of(path)
+    if not kind:
         raise ConfigError(f"{key} is {path}, but there is no such file or folder.")
     if writing.is_unfinished(path):
-        return writing.open_unfinished(path, key)
-    form = format_of(path, key)
-    if form is None:
-        raise ConfigError(f"{key}: {path} holds no demonstrations of a format that is read: {', '.join(FORMATS)}.")
-    return form.open_dataset(path, key)
+        return writing.open_unfinished(path)
+    form = format_of(path)
+    if form is not None:
+        return form.open_dataset(path, key)
+    if kind == "directory":
+        raise ConfigError(f"{key} is {path}, but {folder_is(path)}")
+    contents(str(path), key)  # says what the file is, or lacks
+    raise ConfigError(f"{key}: {path} holds no demonstrations of a format that is read: {', '.join(FORMATS)}.")

@@ -10,16 +10,33 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from rlpipe.demonstrations.formats.episode import Array, DatasetInfo, EpisodeEntry, Features, Frames, RecordedEpisode
-from rlpipe.demonstrations.formats.hdf5 import arrays_below, compress, compress_whole, frames_of
-from rlpipe.demonstrations.recording import opened, readable
+from rlpipe.demonstrations.formats.episode import (
+    Array,
+    DatasetInfo,
+    EpisodeEntry,
+    Features,
+    RecordedEpisode,
+    wrong_length,
+)
+from rlpipe.demonstrations.formats.hdf5 import (
+    FileDataset,
+    arrays_below,
+    bears,
+    compress,
+    compress_whole,
+    flags,
+    needs_nothing,
+    numbers,
+    observations,
+    only_file,
+    rewards,
+)
+from rlpipe.demonstrations.recording import opened
 from rlpipe.errors import ConfigError
 
 NAME = "robomimic"
@@ -30,45 +47,17 @@ _STATES = "simulator_states"
 
 def recognises(path: Path) -> bool:
     """True for an HDF5 file with ``data/demo_N``, and for a folder that holds exactly one."""
-    import h5py
 
-    file = file_of(path)
-    if file is None or not h5py.is_hdf5(file):
-        return False
-    with h5py.File(file) as held:
-        data = held.get("data")
+    def mark(file: Any) -> bool:
+        data = file.get("data")
         return hasattr(data, "keys") and any(name.startswith("demo") for name in data)
 
-
-def file_of(path: Path) -> Path | None:
-    """Returns the file of a dataset that is named by its path or by its folder; None if there is none."""
-    if not path.is_dir():
-        return path if path.exists() else None
-    inside = sorted(path.glob("*.hdf5"))
-    return inside[0] if len(inside) == 1 else None
+    return bears(only_file(path, ".hdf5"), mark)
 
 
-@dataclass
-class RobomimicDataset:
-    """File of robomimic's, open to be read."""
-
-    format: ClassVar[str] = NAME
-    version: ClassVar[str] = ""
-    path: Path
-    info: DatasetInfo
-    features: Features
-    episodes: Sequence[EpisodeEntry]
-    key: str
-
-    def read(self, number: int) -> RecordedEpisode:
-        name = self.episodes[number].name
-        with opened(str(self.path), self.key) as file, readable(f"{self.key}: {self.path}: {name}"):
-            return _read(file[f"data/{name}"], self.path)
-
-
-def open_dataset(path: Path, key: str = "demos") -> RobomimicDataset:
+def open_dataset(path: Path, key: str = "demos") -> FileDataset:
     """Opens a file, or the only one of a folder."""
-    file = file_of(path) or path
+    file = only_file(path, ".hdf5") or path
     with opened(str(file), key) as held:
         data = held["data"]
         names = sorted(data, key=lambda name: (int((re.findall(r"\d+", name) or ["0"])[-1]), name))
@@ -80,12 +69,11 @@ def open_dataset(path: Path, key: str = "demos") -> RobomimicDataset:
             arguments = json.loads(data.attrs.get("env_args", "{}"))
         except ValueError as error:
             raise ConfigError(f"{key}: {file}: the attribute env_args of data is no JSON: write it again.") from error
-        features = _read(data[names[0]], file).features
     options: Mapping[str, Any] = arguments.get("env_kwargs") or {}
     info = DatasetInfo(
         arguments.get("env_name"), options, options.get("control_freq"), str(arguments.get("description", ""))
     )
-    return RobomimicDataset(file, info, features, entries, key)
+    return FileDataset(NAME, "", file, key, info, entries, _read, "data/")
 
 
 def _seed(group: Any) -> int | None:
@@ -93,37 +81,30 @@ def _seed(group: Any) -> int | None:
     return None if seed is None else int(seed)
 
 
-def _read(group: Any, file: Path) -> RecordedEpisode:
+def _read(group: Any, entry: EpisodeEntry, dataset: FileDataset) -> RecordedEpisode:
+    where = dataset.where(entry)
     before, after = arrays_below(group, "obs"), arrays_below(group, "next_obs")
-    complete = bool(after) and after.keys() == before.keys()
-    observations, cameras = {}, {}
-    for leaf, array in before.items():
-        if array.dtype == np.uint8 and array.ndim == 4:
-            last = after[leaf].name if complete else None
-            cameras[leaf] = Frames(
-                len(array) + complete, tuple(array.shape[1:]), partial(frames_of, file, array.name, 0, last)
-            )
-        else:
-            observations[leaf] = np.concatenate([array[:], after[leaf][-1:]]) if complete else array[:]
-    results: dict[str, Any] = {name: group[name][:].reshape(-1).astype(bool) for name in _EXTRA if name in group}
+    complete, steps = bool(after) and after.keys() == before.keys(), len(group["actions"])
+    for place, arrays in {"obs": before, "next_obs": after}.items():
+        for leaf, array in arrays.items():
+            if len(array) != steps:
+                raise wrong_length(where, steps, len(array), f"{place}/{leaf}", steps)
+    leaves, cameras = observations(before, dataset.path, where, last=after if complete else None)
+    results: dict[str, Any] = {name: flags(group[name], name, where) for name in _EXTRA if name in group}
     if "rewards" in group:
-        results["rewards"] = group["rewards"][:].reshape(-1).astype(np.float32)
+        results["rewards"] = rewards(group["rewards"], where)
     if "dones" in group and "terminated" not in results:
-        results["terminated"] = group["dones"][:].reshape(-1).astype(bool)
-    others = (
-        {"states": group["states"][:]} if "states" in group and len(group["states"]) == len(group["actions"]) else {}
-    )
+        results["terminated"] = flags(group["dones"], "dones", where)
+    others = {"states": group["states"][:]} if "states" in group and len(group["states"]) == steps else {}
     states = {name: array[:] for name, array in arrays_below(group, _STATES).items()} or None
     task = group.attrs.get("task")
     return RecordedEpisode(
-        group.name.rpartition("/")[2], group["actions"][:], observations, cameras, seed=_seed(group), states=states,
+        entry.name, numbers(group["actions"], "actions", where), leaves, cameras, seed=entry.seed, states=states,
         task=None if task is None else str(task), others=others, **results,
     )  # fmt: skip
 
 
-def check(info: DatasetInfo) -> None:
-    """Needs nothing."""
-    del info
+check = needs_nothing
 
 
 def losses(info: DatasetInfo, features: Features) -> Sequence[str]:

@@ -1,7 +1,7 @@
 """Writes a dataset episode by episode, so that one which is interrupted can be read and continued.
 
-Each episode is stored on its own at first, losslessly, in the hidden folder ``.unfinished``. The format comes into
-being when the last one is there, in one go; so all formats share this way to continue.
+Episodes are stored at first, losslessly, in a journal in the hidden folder ``.unfinished``. The format comes into being
+when the last one is there, in one go; so all formats share this way to continue.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from rlpipe.demonstrations.formats import maniskill
 from rlpipe.demonstrations.formats.episode import DatasetInfo, EpisodeEntry, Features, Format, RecordedEpisode
-from rlpipe.demonstrations.recording import opened
+from rlpipe.demonstrations.formats.journal import Journal
 from rlpipe.errors import ConfigError
 from rlpipe.files import fsync_folder, replacing
 
 UNFINISHED = ".unfinished"
 """Folder of a dataset that holds the episodes until all are there."""
+_JOURNAL = "episodes"
 
 
 class DatasetWriter:
@@ -51,13 +51,16 @@ class DatasetWriter:
         self.folder, self._format, self._info, self._key = folder, form, info, key
         self._work = folder / UNFINISHED
         self._features: Features | None = None
+        self._journal: Journal | None = None
         self.complete = False
         self.episodes: list[EpisodeEntry] = []
         facts = json.loads(json.dumps({"format": form.NAME, **asdict(info)}))
         if (self._work / "dataset").exists():
             self._move()
         if (self._work / "info.json").exists():
-            self._continue(facts)
+            self._check_facts(facts)
+            self._journal = Journal(self._work / _JOURNAL)
+            self.episodes = self._journal.episodes
         elif folder.exists() and any(child.name != UNFINISHED for child in folder.iterdir()):
             if not form.recognises(folder):
                 raise ConfigError(f"{key}: {folder} is not empty, and holds no dataset of {form.NAME}: name another.")
@@ -69,8 +72,9 @@ class DatasetWriter:
                 raise ConfigError(f"{key}: cannot write to {folder}: {error}.") from error
             with replacing(self._work / "info.json", sync=True) as file:
                 file.write(json.dumps(facts).encode())
+            self._journal = Journal(self._work / _JOURNAL)
 
-    def _continue(self, facts: dict[str, Any]) -> None:
+    def _check_facts(self, facts: dict[str, Any]) -> None:
         before = json.loads((self._work / "info.json").read_text(encoding="utf-8"))
         for name, value in facts.items():
             if before.get(name) != value:
@@ -78,7 +82,6 @@ class DatasetWriter:
                     f"{self._key}: {self.folder} was begun with {name} {before.get(name)}, but now it is {value}: name "
                     "another folder, or remove it."
                 )
-        self.episodes = list(open_unfinished(self.folder).episodes) if _parts(self._work) else []
 
     def add(self, episode: RecordedEpisode) -> None:
         """Stores an episode; once this returns, it outlasts the process.
@@ -86,43 +89,46 @@ class DatasetWriter:
         Raises:
             ConfigError: its columns differ in length, or are not those of the episodes before.
         """
-        import h5py
-
-        if self.complete:
+        if self._journal is None:
             raise ConfigError(
                 f"{self._key}: {self.folder} is complete with {len(self.episodes)} episodes: name another."
             )
         episode.check()
         features = episode.features
         if self._features is None:
-            self._features = open_unfinished(self.folder).features if self.episodes else features
+            self._features = self._journal.read(0).features if self.episodes else features
         if features != self._features:
             raise ConfigError(f"{episode.name} has {features}, but the episodes before have {self._features}.")
-        number = len(self.episodes)
-        with (
-            replacing(self._work / f"{number:06d}.h5", sync=True) as file,
-            h5py.File(file, "w", libver="latest") as out,
-        ):
-            group = out.create_group(f"traj_{number}")
-            maniskill.write_group(group, episode)
-            group.attrs["episode"] = json.dumps(maniskill.episode_json(number, episode))
-        self.episodes.append(EpisodeEntry(f"traj_{number}", len(episode), episode.seed))
+        episode = replace(episode, name=f"traj_{len(self.episodes)}")
+        self._journal.add(episode)
+        self.episodes.append(EpisodeEntry(episode.name, len(episode), episode.seed))
+
+    def sync(self) -> None:
+        """Forces what was stored to the disk."""
+        if self._journal is not None:
+            self._journal.sync()
+
+    def release(self) -> None:
+        """Forces what was stored to the disk, and lets go of its file, so that the dataset can be continued later."""
+        if self._journal is not None:
+            self._journal.close()
 
     def close(self) -> None:
         """Finishes the dataset: the format is written, and takes the place of what was stored for it."""
-        if self.complete:
+        if self._journal is None:
             return
         if not self.episodes:
             raise ConfigError(f"{self._key}: there is no episode to write to {self.folder}.")
-        stored = open_unfinished(self.folder)
+        journal = self._journal
         partial = self._work / "dataset.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        self._format.write(partial, self._info, (stored.read(number) for number in range(len(self.episodes))))
+        self._format.write(partial, self._info, (journal.read(number) for number in range(len(self.episodes))))
         fsync_folder(partial)
         partial.rename(self._work / "dataset")
+        journal.close()
         self._move()
-        self.complete = True
+        self._journal, self.complete = None, True
 
     def _move(self) -> None:
         """Puts a dataset that is written in its place; may be interrupted and done again."""
@@ -139,16 +145,17 @@ class DatasetWriter:
     ) -> None:
         if kind is None:
             self.close()
+        self.release()
 
 
 def is_unfinished(path: Path) -> bool:
-    """True for the folder of a dataset that was begun and not finished."""
-    return bool(_parts(path / UNFINISHED))
+    """True for the folder of a dataset that was begun and not finished, and holds an episode."""
+    return (path / UNFINISHED / "info.json").exists() and bool(Journal(path / UNFINISHED / _JOURNAL).episodes)
 
 
-def open_unfinished(path: Path, key: str = "demos") -> UnfinishedDataset:
+def open_unfinished(path: Path) -> UnfinishedDataset:
     """Opens the episodes that are there of a dataset that is not finished."""
-    return UnfinishedDataset(path, key)
+    return UnfinishedDataset(path)
 
 
 class UnfinishedDataset:
@@ -156,32 +163,15 @@ class UnfinishedDataset:
 
     version: ClassVar[str] = "unfinished"
 
-    def __init__(self, path: Path, key: str) -> None:
-        """Opens the folder ``path``; ``key`` names it in errors."""
+    def __init__(self, path: Path) -> None:
+        """Opens the folder of a dataset."""
         facts = json.loads((path / UNFINISHED / "info.json").read_text(encoding="utf-8"))
-        self.format, self.path, self._key = str(facts.pop("format")), path, key
+        self.format, self.path = str(facts.pop("format")), path
         self.info = DatasetInfo(**facts)
-        self._parts = _parts(path / UNFINISHED)
-        self._described = [_description(part, key) for part in self._parts]
-        self.episodes: Sequence[EpisodeEntry] = [
-            EpisodeEntry(f"traj_{number}", facts["elapsed_steps"], facts.get("episode_seed"))
-            for number, facts in enumerate(self._described)
-        ]
+        self._journal = Journal(path / UNFINISHED / _JOURNAL)
+        self.episodes: Sequence[EpisodeEntry] = self._journal.episodes
         self.features = self.read(0).features
 
     def read(self, number: int) -> RecordedEpisode:
         """Reads an episode by its place in the list."""
-        facts = self._described[number]
-        part = self._parts[number]
-        with opened(str(part), self._key) as file:
-            return maniskill.read_group(file[f"traj_{number}"], part, facts.get("episode_seed"), facts.get("task"))
-
-
-def _description(part: Path, key: str) -> dict[str, Any]:
-    with opened(str(part), key) as file:
-        described: dict[str, Any] = json.loads(file[f"traj_{int(part.stem)}"].attrs["episode"])
-    return described
-
-
-def _parts(work: Path) -> list[Path]:
-    return sorted(work.glob("[0-9]*.h5"))
+        return self._journal.read(number)
