@@ -200,21 +200,23 @@ def vla_eval_env(folder: Path) -> Path:
     return environment(folder / "vla-eval", [VLA_EVAL], [])
 
 
-def environment(folder: Path, packages: list[str], alone: list[str]) -> Path:
+def environment(folder: Path, packages: list[str], alone: list[str], constraints: Path | None = CONSTRAINTS) -> Path:
     """Makes a virtual environment, unless it is there.
 
     Args:
         folder: folder of the environment.
         packages: packages to install.
         alone: packages to install without what they depend on.
+        constraints: file of versions to keep to; None for those that the packages ask for.
     """
     python = folder / "bin" / "python"
     done = folder / "installed.json"
+    kept_to = [] if constraints is None else ["--constraint", str(constraints)]
     stamp = json.dumps([packages, alone])
     if not done.is_file() or done.read_text() != stamp:
         venv.create(folder, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--constraint", str(CONSTRAINTS), *packages], check=True)
+        subprocess.run([*pip, *kept_to, *packages], check=True)
         if alone:
             subprocess.run([*pip, "--no-deps", *alone], check=True)
         done.write_text(stamp)

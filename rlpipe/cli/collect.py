@@ -25,7 +25,7 @@ def collect(
     data_format: Annotated[
         str,
         typer.Option(
-            "--format", help="Format: maniskill, lerobot, lerobot-v2.1, robomimic or minari.", metavar="FORMAT"
+            "--format", help="Format: maniskill, lerobot, lerobot-v2.1, rlinf, robomimic or minari.", metavar="FORMAT"
         ),
     ] = "maniskill",
     only: Annotated[

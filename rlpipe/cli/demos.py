@@ -110,7 +110,8 @@ def inspect(
 def convert(
     path: Annotated[Path, typer.Argument(help="File or folder of demonstrations.", parser=arguments.path)],
     to: Annotated[
-        str, typer.Option(help="Format: maniskill, lerobot, lerobot-v2.1, robomimic or minari.", metavar="FORMAT")
+        str,
+        typer.Option(help="Format: maniskill, lerobot, lerobot-v2.1, rlinf, robomimic or minari.", metavar="FORMAT"),
     ],
     out: Annotated[Path, typer.Option(parser=arguments.path, help="Folder to write; new or empty.", metavar="DIR")],
     config: Annotated[str | None, typer.Argument(help="Configuration whose cameras draw the states.")] = None,
@@ -144,7 +145,10 @@ def convert(
             writer.add(dataset.read(number))
             show("converting", number + 1, total)
         features = dataset.features
-    lost = form.losses(info, features)
+    lost = [*form.losses(info, features)]
+    after = form.open_dataset(out, "--out").episodes
+    if missing := sum(first.seed != then.seed for first, then in zip(dataset.episodes, after, strict=True)):
+        lost.append(f"cannot hold the seeds of {missing} episodes")
     _print_summary(total, info.task or "an unnamed task", out, {
         "format": to,
         "steps": f"{sum(entry.length for entry in dataset.episodes):,}",

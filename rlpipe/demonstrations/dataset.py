@@ -260,7 +260,6 @@ def _successful(dataset: Dataset, path: str, read: Callable[[RecordedEpisode, st
                 f"demos: {where} holds no success, [{len(episode)}] bool, the steps after which the task was solved. "
                 f"Record it: {_again(path)}"
             )
-        episode.check()
         episodes.append(read(episode, where))
     successful = [episode for episode in episodes if episode is not None]
     if not successful:

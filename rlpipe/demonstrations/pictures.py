@@ -102,7 +102,6 @@ class DrawnDataset:
     def read(self, number: int) -> RecordedEpisode:
         """Reads an episode by its place in the list, and draws it."""
         episode = self._recorded.read(number)
-        episode.check()
         colours, others = self._parted(self._drawn(episode))
         cameras = {name: Frames.of(pictures) for name, pictures in colours.items()}
         return replace(episode, cameras={**episode.cameras, **cameras}, observations={**episode.observations, **others})

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlpipe.demonstrations.formats import lerobot_v2, lerobot_v3, maniskill, minari, robomimic
+from rlpipe.demonstrations.formats import lerobot_v2, lerobot_v3, maniskill, minari, rlinf, robomimic
 from rlpipe.demonstrations.formats.episode import DatasetInfo, Frames
 from rlpipe.demonstrations.formats.registry import FORMATS, open_dataset
 from rlpipe.demonstrations.formats.writing import DatasetWriter, is_unfinished, open_unfinished
@@ -145,6 +145,13 @@ def test_lerobot_keeps_every_step_to_the_bit_and_names_what_it_cannot_hold(form,
 
 
 @pytest.mark.parametrize("form", [lerobot_v3, lerobot_v2])
+def test_two_columns_of_one_name_are_refused(form, tmp_path):
+    twice = episode(0, observations={"a/b": np.zeros((4, 1), np.float32), "a.b": np.ones((4, 1), np.float32)})
+    with pytest.raises(ConfigError, match=r"two columns would be observation\.a\.b in LeRobotDataset: rename a[./]b"):
+        write(tmp_path / "data", [twice], form)
+
+
+@pytest.mark.parametrize("form", [lerobot_v3, lerobot_v2])
 def test_pictures_of_even_size_are_a_video_whose_frames_come_back_in_order(form, tmp_path):
     """Each picture has one brightness, so that compression changes it little."""
     shades = [Frames.of(np.stack([np.full((16, 32, 3), 40 * t + 20 * n, np.uint8) for t in range(4)])) for n in (0, 1)]
@@ -154,6 +161,54 @@ def test_pictures_of_even_size_are_a_video_whose_frames_come_back_in_order(form,
         frames = dataset.read(number).cameras["front"].stacked()
         assert frames.shape == (3, 16, 32, 3)
         assert np.abs(frames.astype(int) - shades[number].stacked()[:3]).max() <= 3
+
+
+def test_rlinf_has_its_own_names_and_keeps_pictures_in_the_tables(tmp_path):
+    import pyarrow.parquet as pq
+
+    cameras = {name: pictures() for name in ("base_rgb", "hand_rgb", "left", "right")}
+    before = episode(0, cameras=cameras, success=np.array([0, 1, 0], bool), others={"intervene_flag": np.ones(3, bool)})
+    dataset = write(tmp_path / "data", [before], rlinf)
+    table = pq.read_table(tmp_path / "data/data/chunk-000/episode_000000.parquet")
+    assert {
+        "state", "observation.goal", "actions", "image", "wrist_image", "extra_view_image-0", "extra_view_image-1",
+        "intervene_flag",
+    } <= {*table.column_names}  # fmt: skip
+    assert table["done"].to_pylist() == [False, False, True]
+    assert table["is_success"].to_pylist() == [True, True, True]  # of the whole episode
+    held = {name: values[:-1] for name, values in before.observations.items()}
+    seen = {name: Frames.of(frames.stacked()[:-1]) for name, frames in cameras.items()}
+    assert_equal(replace(before, observations=held, cameras=seen, states=None), dataset.read(0))
+    assert rlinf.losses(INFO, before.features) == [
+        "has no observation after the last step",
+        "has no states of the simulator",
+    ]
+
+
+def test_rlinf_has_one_state_which_joins_vectors(tmp_path):
+    before = episode(0, observations={"qpos": np.ones((4, 2), np.float32), "goal": np.zeros((4, 1), np.float32)})
+    assert write(tmp_path / "data", [before], rlinf).read(0).observations["state"].tolist() == [[0, 1, 1]] * 3
+    assert rlinf.losses(INFO, before.features)[-1] == "has one state, which joins goal, qpos"
+
+
+def test_a_dataset_of_rlinfs_own_writer_succeeds_with_its_last_step(tmp_path):
+    """It has no columns of results but two, of which one tells the outcome of the whole episode in each row."""
+    import json
+
+    import pyarrow.parquet as pq
+
+    write(tmp_path / "data", [episode(0), episode(1, success=np.zeros(3, bool))], rlinf)
+    info = json.loads((tmp_path / "data/meta/info.json").read_text())
+    del info["rlpipe"]
+    info["features"] = {name: info["features"][name] for name in info["features"] if "." not in name and name != "seed"}
+    (tmp_path / "data/meta/info.json").write_text(json.dumps(info))
+    for file in (tmp_path / "data").rglob("*.parquet"):
+        pq.write_table(pq.read_table(file).select([*info["features"]]), file)
+    dataset = open_dataset(tmp_path / "data", "demos")
+    solved, failed = dataset.read(0), dataset.read(1)
+    assert solved.success.tolist() == solved.terminated.tolist() == [False, False, True]
+    assert failed.success.tolist() == [False, False, False]
+    assert (solved.rewards, [*solved.others]) == (None, [])
 
 
 def test_pictures_of_odd_size_are_kept_to_the_bit(tmp_path):

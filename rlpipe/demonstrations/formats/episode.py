@@ -114,9 +114,11 @@ class RecordedEpisode:
             self.has_last_observation,
         )  # fmt: skip
 
-    def check(self) -> None:
+    def check(self, where: str = "") -> None:
         """Checks that its columns are as long as its actions.
 
+        Args:
+            where: how the error names it; empty for its name.
         Raises:
             ConfigError: one of them is not; the message names it.
         """
@@ -127,7 +129,12 @@ class RecordedEpisode:
         expected += [(f"state {name}", values, steps + 1) for name, values in (self.states or {}).items()]
         for name, values, length in expected:
             if len(values) != length:
-                raise ConfigError(f"{self.name} has {steps} actions, but {len(values)} rows of {name}, not {length}.")
+                raise wrong_length(where or self.name, steps, len(values), name, length)
+
+
+def wrong_length(where: str, steps: int, count: int, name: str, length: int) -> ConfigError:
+    """Returns the error of an episode of so many steps with ``count`` instead of ``length`` rows of a column."""
+    return ConfigError(f"{where} has {steps} actions, but {count} rows of {name}, not {length}.")
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,9 @@ class FileDataset:
         """Reads an episode by its place in the list."""
         entry = self.episodes[number]
         with opened(str(self.path), self.key) as file, readable(self.where(entry)):
-            return self.reader(file[self.above + entry.name], entry, self)
+            episode = self.reader(file[self.above + entry.name], entry, self)
+        episode.check(self.where(entry))
+        return episode
 
     def where(self, entry: EpisodeEntry) -> str:
         """Returns how errors name an episode."""

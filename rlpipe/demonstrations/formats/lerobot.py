@@ -6,7 +6,8 @@ import io
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NotRequired
@@ -39,11 +40,16 @@ RESULTS = {
     "truncated": "next.truncated",
 }
 """Columns of the format by what they are here."""
+EPISODE_SUCCESS, EPISODE_END = "is_success", "done"
+"""Columns of RLinf's: whether the whole episode succeeds, in each of its rows; and whether it ends with the row."""
 _ALIASES = {
-    "next.reward": "rewards", "reward": "rewards", "next.success": "success", "is_success": "success",
-    "next.done": "terminated", "done": "terminated", "next.truncated": "truncated",
+    **{column: result for result, column in RESULTS.items()},
+    "reward": "rewards", EPISODE_SUCCESS: "success", EPISODE_END: "terminated",
 }  # fmt: skip
+"""What a column is here; of two that are the same, the first one counts."""
 _IMAGES = "observation.images."
+MOST_SEED = 2**63 - 1
+"""Greatest seed that a column of the format can hold."""
 ADVICE = "copy it again, or leave it out."
 
 
@@ -74,11 +80,21 @@ class Info(TypedDict):
 
 def version_of(path: Path) -> str | None:
     """Returns the version that the folder of a dataset says it has; None if it is no such folder."""
+    info = _described(path)
+    return None if info is None else str(info.get("codebase_version"))
+
+
+def is_of_rlinf(path: Path) -> bool:
+    """True for the folder of a dataset whose columns have RLinf's names."""
+    return {"actions", EPISODE_END} <= {*((_described(path) or {}).get("features") or {})}
+
+
+def _described(path: Path) -> Mapping[str, Any] | None:
     try:
-        version = json.loads((path / "meta" / "info.json").read_text(encoding="utf-8")).get("codebase_version")
-    except (OSError, ValueError, AttributeError):
+        info = json.loads((path / "meta" / "info.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    return str(version)
+    return info if isinstance(info, dict) else None
 
 
 @dataclass(frozen=True)
@@ -110,22 +126,25 @@ class Columns:
         if action is None:
             raise ConfigError(f"{where} has no column action: it has {', '.join(features)}.")
         observations: dict[str, str] = {}
-        cameras, results, others = dict(observations), dict(observations), dict(observations)
+        cameras, others = dict(observations), dict(observations)
+        results = {result: column for column, result in reversed(_ALIASES.items()) if column in features}
         seed = None
         for column, feature in features.items():
             if column in (*COUNTERS, action) or feature["dtype"] in ("string", "language"):
                 continue
             if feature["dtype"] in ("image", "video"):
                 cameras[column] = additions.get(column, column.removeprefix(_IMAGES).removeprefix("observation."))
-            elif column in _ALIASES and _ALIASES[column] not in results.values():
-                results[column] = _ALIASES[column]
+            elif column in (EPISODE_SUCCESS, EPISODE_END) or column in results.values():
+                continue
             elif column.startswith("observation.") or column == "state":
                 observations[column] = additions.get(column, column.removeprefix("observation."))
             elif column == "seed":
                 seed = column
             else:
                 others[column] = additions.get(column, column)
-        return cls(action, observations, cameras, results, others, seed)
+        return cls(
+            action, observations, cameras, {results[name]: name for name in RESULTS if name in results}, others, seed
+        )
 
 
 def spec_of(feature: Feature) -> LeafSpec:
@@ -144,9 +163,11 @@ def features_of(info: Info, columns: Columns) -> Features:
     def specs(names: Mapping[str, str]) -> dict[str, LeafSpec]:
         return {name: spec_of(info["features"][column]) for column, name in names.items()}
 
+    others = {name: replace(spec, shape=_bare(spec.shape)) for name, spec in specs(columns.others).items()}
+
     return Features(
         spec_of(info["features"][columns.action]), specs(columns.observations), specs(columns.cameras),
-        tuple(columns.results.values()), {}, specs(columns.others), last_observation=False,
+        tuple(columns.results.values()), {}, others, last_observation=False,
     )  # fmt: skip
 
 
@@ -174,17 +195,36 @@ def read_info(path: Path, version: str, key: str) -> Info:
     return info
 
 
-def read_table(file: Path, episode: int, length: int, key: str) -> Any:
-    """Reads the rows of an episode from a file, and checks that there are as many as the list says."""
+@contextmanager
+def undamaged(file: Path, key: str) -> Iterator[None]:
+    """Names a file of Parquet that turns out to be damaged while it is read."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(file, filters=[("episode_index", "=", episode)])
+        yield
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(
             f"{key}: {file} is damaged or cut off ({str(error).partition(chr(10))[0]}): {ADVICE}"
         ) from error
+
+
+def check_rows(file: Path, rows: Sequence[Mapping[str, Any]], key: str) -> None:
+    """Checks, by its end alone, that a file holds as many rows as the list of episodes says of those in it."""
+    import pyarrow.parquet as pq
+
+    with undamaged(file, key):
+        count = pq.read_metadata(file).num_rows
+    if count != sum(row["length"] for row in rows):
+        for row in rows:
+            read_table(file, row["episode_index"], row["length"], key)
+
+
+def read_table(file: Path, episode: int, length: int, key: str) -> Any:
+    """Reads the rows of an episode from a file, and checks that there are as many as the list says."""
+    import pyarrow.parquet as pq
+
+    with undamaged(file, key):
+        table = pq.read_table(file, filters=[("episode_index", "=", episode)])
     if table.num_rows != length:
         raise ConfigError(
             f"{key}: {file} has {table.num_rows} rows of episode {episode}, but the list of episodes says {length}: "
@@ -195,15 +235,12 @@ def read_table(file: Path, episode: int, length: int, key: str) -> Any:
 
 def read_seeds(files_of_data: Iterable[Path], columns: Columns, key: str) -> Mapping[int, int]:
     """Returns the seeds of the episodes by their numbers; nothing of a dataset that does not keep them."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     seeds: dict[int, int] = {}
     for file in sorted({*files_of_data}) if columns.seed is not None else ():
-        try:
+        with undamaged(file, key):
             table = pq.read_table(file, columns=["episode_index", columns.seed])
-        except (OSError, pa.ArrowException) as error:
-            raise ConfigError(f"{key}: {file} is damaged or cut off: {ADVICE}") from error
         seeds |= dict(zip(table["episode_index"].to_pylist(), table[columns.seed].to_pylist(), strict=True))
     return {episode: seed for episode, seed in seeds.items() if seed is not None and seed >= 0}
 
@@ -268,7 +305,8 @@ class LeRobotFolder(ABC):
 
         def video(column: str, spec: Any) -> Any:
             path, start = self._video_of(row, column)
-            return frames_of(path, row["length"], spec.shape, start, self.raw["fps"], self.key)
+            where = f"{self.key}: {self.episodes[number].name}"
+            return frames_of(path, row["length"], spec.shape, start, self.raw["fps"], where)
 
         task = "; ".join(row["tasks"] or [])
         return episode_of(table, self.raw, self.columns, self.episodes[number].name, task, f"{self.key}: {file}", video)
@@ -304,12 +342,21 @@ def episode_of(
         result: values(column).reshape(-1).astype(np.float32 if result == "rewards" else bool)
         for column, result in columns.results.items()
     }
+    if EPISODE_SUCCESS in columns.results:
+        results["success"] &= np.arange(table.num_rows) == table.num_rows - 1
     seed = None if columns.seed is None or not table.num_rows else _whole(values(columns.seed))
+    others = {leaf: values(column) for column, leaf in columns.others.items()}
     return RecordedEpisode(
         name, values(columns.action), {leaf: values(column) for column, leaf in columns.observations.items()}, cameras,
-        seed=seed, task=task or None, others={leaf: values(column) for column, leaf in columns.others.items()},
+        seed=seed, task=task or None,
+        others={leaf: rows.reshape(-1, *_bare(rows.shape[1:])) for leaf, rows in others.items()},
         **results,
     )  # fmt: skip
+
+
+def _bare(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape of a row of another column: the format writes one number a row as [1]."""
+    return () if shape == (1,) else shape
 
 
 def _whole(seeds: Array) -> int | None:
@@ -343,6 +390,11 @@ def check(info: DatasetInfo) -> None:
     require("pyarrow", "parquet", "--to")
 
 
+def camera_column(leaf: str) -> str:
+    """Returns the format's own name of the column with the pictures of a camera."""
+    return _IMAGES + leaf.replace("/", ".")
+
+
 def is_video(spec: LeafSpec) -> bool:
     """True for pictures that h264 can hold: three channels, and an even number of rows and columns."""
     height, width, channels = spec.shape
@@ -359,12 +411,14 @@ class Table:
         counters: the next global index.
         tasks: their indices by their words.
         total: statistics of all episodes, by feature.
+        spelling: other names of columns than the format's own, by these.
     """
 
     info: DatasetInfo
     episode_features: Features
     has_seed: bool
     videos: bool = True
+    spelling: Mapping[str, str] = field(default_factory=dict)
     features: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     index: int = 0
@@ -377,27 +431,32 @@ class Table:
         shapes = self.episode_features
         for leaf, spec in shapes.cameras.items():
             kind = "video" if self.videos and is_video(spec) else "image"
-            self._add(self._column(_IMAGES, leaf), kind, spec.shape, ["height", "width", "channels"])
+            self._add_leaf(_IMAGES, leaf, kind, spec.shape, ["height", "width", "channels"])
         for leaf, spec in shapes.observations.items():
-            self._add(self._column("observation.", leaf), spec.dtype, spec.shape)
-        self._add("action", shapes.action.dtype, shapes.action.shape)
+            self._add_leaf("observation.", leaf, spec.dtype, spec.shape)
+        self._add(self._spelt("action"), shapes.action.dtype, shapes.action.shape)
         for result in shapes.columns:
             self._add(RESULTS[result], "float32" if result == "rewards" else "bool", ())
         if self.has_seed:
             self._add("seed", "int64", ())
         for leaf, spec in shapes.others.items():
-            self._add(self._column("", leaf), spec.dtype, spec.shape)
+            self._add_leaf("", leaf, spec.dtype, spec.shape)
         for counter in COUNTERS:
             self._add(counter, "float32" if counter == "timestamp" else "int64", ())
 
-    def _column(self, prefix: str, leaf: str) -> str:
+    def _spelt(self, prefix: str, leaf: str = "") -> str:
         column = prefix + leaf.replace("/", ".")
-        if column in self.names:
-            raise ConfigError(f"{self.names[column]} and {leaf} would both be {column} in LeRobotDataset: rename one.")
-        self.names[column] = leaf
-        return column
+        return self.spelling.get(column, column)
+
+    def _add_leaf(self, prefix: str, leaf: str, dtype: str, shape: Sequence[int], names: Any = None) -> None:
+        self._add(self._spelt(prefix, leaf), dtype, shape, names)
+        self.names[self._spelt(prefix, leaf)] = leaf
 
     def _add(self, column: str, dtype: str, shape: Sequence[int], names: Any = None) -> None:
+        if column in self.features:
+            raise ConfigError(
+                f"two columns would be {column} in LeRobotDataset: rename {self.names.get(column, column)}."
+            )
         self.features[column] = {"dtype": dtype, "shape": list(shape) or [1], "names": names}
 
     @property
@@ -415,11 +474,12 @@ class Table:
 
         length, columns, computed = len(episode), {}, {}
         held: dict[str, Array] = {RESULTS[name]: values for name, values in episode.columns.items()}
-        held |= {"action": episode.actions}
-        held |= {"observation." + leaf.replace("/", "."): rows for leaf, rows in episode.observations.items()}
-        held |= {leaf.replace("/", "."): rows for leaf, rows in episode.others.items()}
+        held |= {self._spelt("action"): episode.actions}
+        held |= {self._spelt("observation.", leaf): rows for leaf, rows in episode.observations.items()}
+        held |= {self._spelt("", leaf): rows for leaf, rows in episode.others.items()}
         if self.has_seed:
-            held["seed"] = np.full(length, episode.seed if episode.seed is not None else -1, np.int64)
+            seed = -1 if episode.seed is None or episode.seed > MOST_SEED else episode.seed
+            held["seed"] = np.full(length, seed, np.int64)
         task = self.tasks.setdefault(episode.task or "", len(self.tasks))
         frames = np.arange(length)
         held |= {

@@ -26,6 +26,11 @@ check, losses = lerobot.check, lerobot.losses
 
 
 def recognises(path: Path) -> bool:
+    """True for a folder whose ``meta/info.json`` names a version before v3.0, and other columns than RLinf's."""
+    return is_old(path) and not lerobot.is_of_rlinf(path)
+
+
+def is_old(path: Path) -> bool:
     """True for a folder whose ``meta/info.json`` names a version before v3.0."""
     version = lerobot.version_of(path)
     return version is not None and version.startswith(("v1", "v2"))
@@ -50,8 +55,8 @@ def _place(pattern: str, raw: Info, row: Mapping[str, Any], **names: str) -> str
     return pattern.format(episode_chunk=chunk, episode_index=number, **names)
 
 
-def open_dataset(path: Path, key: str = "demos") -> LeRobotDataset:
-    """Opens a folder, after a check that all files of its episodes are there."""
+def open_dataset(path: Path, key: str = "demos", kind: type[LeRobotDataset] = LeRobotDataset) -> LeRobotDataset:
+    """Opens a folder as a ``kind`` of dataset, after a check that all files of its episodes are there."""
     raw = lerobot.read_info(path, VERSION, key)
     columns = Columns.of(raw, f"{key}: {path}")
     rows = list(_lines(path / "meta" / "episodes.jsonl", ("episode_index", "tasks", "length"), key))
@@ -70,13 +75,13 @@ def open_dataset(path: Path, key: str = "demos") -> LeRobotDataset:
                     f"{key}: {path} is half a dataset: {file_name}, with episode {row['episode_index']}, is missing. "
                     "Copy it again."
                 )
+    for row in rows:
+        lerobot.check_rows(path / _place(raw["data_path"], raw, row), [row], key)
     seeds = lerobot.read_seeds((path / _place(raw["data_path"], raw, row) for row in rows), columns, key)
     entries = [
         EpisodeEntry(f"episode {row['episode_index']}", row["length"], seeds.get(row["episode_index"])) for row in rows
     ]
-    return LeRobotDataset(
-        path, lerobot.dataset_info(raw), lerobot.features_of(raw, columns), entries, raw, columns, rows, key
-    )
+    return kind(path, lerobot.dataset_info(raw), lerobot.features_of(raw, columns), entries, raw, columns, rows, key)
 
 
 def _lines(path: Path, names: Sequence[str], key: str) -> Iterator[dict[str, Any]]:
@@ -97,15 +102,19 @@ def _lines(path: Path, names: Sequence[str], key: str) -> Iterator[dict[str, Any
 
 def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) -> None:
     """Writes a folder."""
-    import pyarrow.parquet as pq
-
     remaining = iter(episodes)
     first = next(remaining)
-    table = lerobot.Table(info, first.features, first.seed is not None)
+    write_table(folder, lerobot.Table(info, first.features, first.seed is not None), chain([first], remaining))
+
+
+def write_table(folder: Path, table: lerobot.Table, episodes: Iterable[RecordedEpisode]) -> None:
+    """Writes a folder of episodes by the columns of ``table``, which has no rows yet."""
+    import pyarrow.parquet as pq
+
     raw: Any = {"chunks_size": EPISODES_IN_A_CHUNK}
     listed: list[dict[str, Any]] = []
     stats: list[dict[str, Any]] = []
-    for episode in chain([first], remaining):
+    for episode in episodes:
         row = {"episode_index": table.number, "tasks": [episode.task or ""], "length": len(episode)}
         videos = {
             column: VideoEncoder(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from rlpipe.demonstrations.formats import lerobot
 from rlpipe.demonstrations.formats.episode import DatasetInfo, EpisodeEntry, RecordedEpisode
-from rlpipe.demonstrations.formats.lerobot import ADVICE, Columns
+from rlpipe.demonstrations.formats.lerobot import Columns
 from rlpipe.demonstrations.formats.video import VideoEncoder
 from rlpipe.errors import ConfigError
 
@@ -58,16 +58,13 @@ def open_dataset(path: Path, key: str = "demos") -> LeRobotDataset:
     """Opens a folder, after a check that all files of its episodes are there."""
     raw = lerobot.read_info(path, VERSION, key)
     columns = Columns.of(raw, f"{key}: {path}")
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows: list[dict[str, Any]] = []
     for file in sorted((path / "meta" / "episodes").glob("*/*.parquet")):
-        try:
+        with lerobot.undamaged(file, key):
             names = [name for name in pq.read_schema(file).names if not name.startswith("stats/")]
             rows += pq.read_table(file, columns=names).to_pylist()
-        except (OSError, pa.ArrowException) as error:
-            raise ConfigError(f"{key}: {file} is damaged or cut off: {ADVICE}") from error
     if len(rows) != raw["total_episodes"] or not rows:
         raise ConfigError(
             f"{key}: {path}/meta/episodes lists {len(rows)} episodes, but meta/info.json says {raw['total_episodes']}: "
@@ -83,7 +80,12 @@ def open_dataset(path: Path, key: str = "demos") -> LeRobotDataset:
                     f"{key}: {path} is half a dataset: {file_name}, with episode {row['episode_index']}, is missing. "
                     "Copy it again."
                 )
-    seeds = lerobot.read_seeds((path / _place(raw["data_path"], row, "data") for row in rows), columns, key)
+    inside: dict[Path, list[dict[str, Any]]] = {}
+    for row in rows:
+        inside.setdefault(path / _place(raw["data_path"], row, "data"), []).append(row)
+    for file, held in inside.items():
+        lerobot.check_rows(file, held, key)
+    seeds = lerobot.read_seeds(inside, columns, key)
     entries = [
         EpisodeEntry(f"episode {row['episode_index']}", row["length"], seeds.get(row["episode_index"])) for row in rows
     ]

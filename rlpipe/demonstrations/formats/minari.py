@@ -7,14 +7,24 @@ that of the reset. Its attribute ``seed`` is that of the reset.
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rlpipe.demonstrations.formats.episode import STATE, Array, DatasetInfo, EpisodeEntry, Features, RecordedEpisode
+from rlpipe.demonstrations.formats.episode import (
+    STATE,
+    Array,
+    DatasetInfo,
+    EpisodeEntry,
+    Features,
+    Frames,
+    RecordedEpisode,
+)
 from rlpipe.demonstrations.formats.hdf5 import (
     FileDataset,
     arrays_below,
@@ -29,6 +39,7 @@ from rlpipe.demonstrations.formats.hdf5 import (
 )
 from rlpipe.demonstrations.recording import opened
 from rlpipe.errors import ConfigError
+from rlpipe.plugins import require
 from rlpipe.trajectory import LeafSpec
 
 NAME = "minari"
@@ -36,6 +47,8 @@ VERSION = "0.5.4"
 """Version of the library whose files are written."""
 _SUCCESS = ("success", "is_success")
 _STATES = "states"
+_JPEG = b"\xff\xd8\xff"
+"""First bytes of a JPEG."""
 
 
 def recognises(path: Path) -> bool:
@@ -82,7 +95,12 @@ def _seed(group: Any) -> int | None:
 def _read(group: Any, entry: EpisodeEntry, dataset: FileDataset) -> RecordedEpisode:
     where = dataset.where(entry)
     length = len(group["actions"])
-    leaves, cameras = observations(arrays_below(group, "observations"), dataset.path, where)
+    arrays = arrays_below(group, "observations")
+    encoded = {leaf: arrays.pop(leaf) for leaf in [*arrays] if _holds_jpeg(arrays[leaf])}
+    leaves, cameras = observations(arrays, dataset.path, where)
+    for leaf, array in encoded.items():
+        shape = _decoded(array[0]).shape
+        cameras[leaf] = Frames(len(array), shape, partial(_decoded_frames, dataset.path, array.name))
     infos = arrays_below(group, "infos")
     success = next((infos[name] for name in _SUCCESS if name in infos), None)
     states = {name[len(_STATES) + 1 :]: array[:] for name, array in infos.items() if name.startswith(_STATES + "/")}
@@ -101,6 +119,29 @@ def _read(group: Any, entry: EpisodeEntry, dataset: FileDataset) -> RecordedEpis
         flags(group["truncations"], "truncations", where) if "truncations" in group else None,
         entry.seed, states or None, None if task is None else str(task), others,
     )  # fmt: skip
+
+
+def _holds_jpeg(array: Any) -> bool:
+    """True for pictures each of which the library has encoded, as it does unless it is told not to."""
+    if array.dtype.kind == "O":
+        return bool(len(array)) and isinstance(array[0], np.ndarray) and array[0].dtype == np.uint8
+    return array.dtype == np.uint8 and array.ndim == 2 and bool(len(array)) and array[0, :3].tobytes() == _JPEG
+
+
+def _decoded(content: Array) -> Array:
+    require("PIL", "video", "demos")
+    from PIL import Image
+
+    picture = np.asarray(Image.open(io.BytesIO(content.tobytes())))
+    return picture if picture.ndim == 3 else picture[..., None]
+
+
+def _decoded_frames(file: Path, place: str) -> Iterator[Array]:
+    import h5py
+
+    with h5py.File(file) as held:
+        for content in held[place]:
+            yield _decoded(content)
 
 
 check = needs_nothing
@@ -129,6 +170,7 @@ def write(folder: Path, info: DatasetInfo, episodes: Iterable[RecordedEpisode]) 
         out.attrs["total_episodes"], out.attrs["total_steps"] = number, total
     facts = {
         "total_episodes": number, "total_steps": total, "data_format": "hdf5", "dataset_id": "rlpipe/demonstrations-v0",
+        "jpeg_encoding": False,
         "observation_space": _space({**features.observations, **features.cameras}), "minari_version": VERSION,
         "action_space": json.dumps(_box(features.action)), "description": info.description,
         "env_spec": _env_spec(info),

@@ -7,14 +7,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlpipe import files
-from rlpipe.demonstrations.formats import lerobot_v2, lerobot_v3, maniskill, minari, robomimic, writing
+from rlpipe.demonstrations.formats import lerobot_v2, lerobot_v3, maniskill, minari, rlinf, robomimic, writing
 from rlpipe.demonstrations.formats.episode import Dataset, Format
 from rlpipe.demonstrations.layouts import folder_is
 from rlpipe.demonstrations.recording import DAMAGE, contents
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
 
-FORMATS: Mapping[str, Format] = {form.NAME: form for form in (maniskill, lerobot_v3, lerobot_v2, robomimic, minari)}
+FORMATS: Mapping[str, Format] = {
+    form.NAME: form for form in (maniskill, lerobot_v3, lerobot_v2, rlinf, robomimic, minari)
+}
 """Formats by their names on the command line."""
 
 

@@ -15,7 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from rlpipe.demonstrations.formats.episode import Array, DatasetInfo, EpisodeEntry, Features, RecordedEpisode
+from rlpipe.demonstrations.formats.episode import (
+    Array,
+    DatasetInfo,
+    EpisodeEntry,
+    Features,
+    RecordedEpisode,
+    wrong_length,
+)
 from rlpipe.demonstrations.formats.hdf5 import (
     FileDataset,
     arrays_below,
@@ -77,16 +84,18 @@ def _seed(group: Any) -> int | None:
 def _read(group: Any, entry: EpisodeEntry, dataset: FileDataset) -> RecordedEpisode:
     where = dataset.where(entry)
     before, after = arrays_below(group, "obs"), arrays_below(group, "next_obs")
-    complete = bool(after) and after.keys() == before.keys()
+    complete, steps = bool(after) and after.keys() == before.keys(), len(group["actions"])
+    for place, arrays in {"obs": before, "next_obs": after}.items():
+        for leaf, array in arrays.items():
+            if len(array) != steps:
+                raise wrong_length(where, steps, len(array), f"{place}/{leaf}", steps)
     leaves, cameras = observations(before, dataset.path, where, last=after if complete else None)
     results: dict[str, Any] = {name: flags(group[name], name, where) for name in _EXTRA if name in group}
     if "rewards" in group:
         results["rewards"] = rewards(group["rewards"], where)
     if "dones" in group and "terminated" not in results:
         results["terminated"] = flags(group["dones"], "dones", where)
-    others = (
-        {"states": group["states"][:]} if "states" in group and len(group["states"]) == len(group["actions"]) else {}
-    )
+    others = {"states": group["states"][:]} if "states" in group and len(group["states"]) == steps else {}
     states = {name: array[:] for name, array in arrays_below(group, _STATES).items()} or None
     task = group.attrs.get("task")
     return RecordedEpisode(

@@ -64,15 +64,16 @@ class VideoEncoder:
         self._process.wait()
 
 
-def frames_of(path: Path, count: int, shape: tuple[int, ...], start: float, rate: float, key: str) -> Frames:
-    """Returns the ``count`` frames [height, width, 3] of a video from ``start`` on, in seconds."""
+def frames_of(path: Path, count: int, shape: tuple[int, ...], start: float, rate: float, where: str) -> Frames:
+    """Returns the ``count`` frames [height, width, 3] of a video from ``start`` on, in seconds; ``where`` names the
+    episode in errors, after the key that asks for it."""
 
     def read() -> Iterator[Array]:
         size = int(np.prod(shape))
         before = max(0.0, start - 0.5 / rate)  # a frame is found also where its time is rounded
         command = [
-            ffmpeg(key), "-loglevel", "error", "-ss", f"{before:.6f}", "-i", str(path), "-frames:v", str(count),
-            "-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-",
+            ffmpeg(where.partition(":")[0]), "-loglevel", "error", "-ss", f"{before:.6f}", "-i", str(path),
+            "-frames:v", str(count), "-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-",
         ]  # fmt: skip
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
@@ -84,7 +85,7 @@ def frames_of(path: Path, count: int, shape: tuple[int, ...], start: float, rate
                         errors.seek(0)
                         reason = errors.read().decode(errors="replace").strip().partition("\n")[0]
                         raise ConfigError(
-                            f"{key}: {path} ends early: it has {number} of the {count} frames from {start:g} s on"
+                            f"{where}: {path} ends early: it has {number} of the {count} frames from {start:g} s on"
                             f"{f' ({reason})' if reason else ''}."
                         )
                     yield np.frombuffer(picture, np.uint8).reshape(shape)
