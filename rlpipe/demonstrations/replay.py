@@ -186,7 +186,9 @@ class _Recorder:
         longest = max(len(file[name]["actions"]) for name in names)
         limited = any(option.name == "max_episode_steps" for option in fields(task))
         limit = {"max_episode_steps": longest + 1} if limited else {}
-        patient = replace(task, total_num_envs=1, ignore_terminations=True, **limit)
+        # as they were recorded: demonstrations know of no variations
+        plain: dict[str, Any] = {"variations": {}, "observe_variations": []}
+        patient = replace(task, total_num_envs=1, ignore_terminations=True, **plain, **limit)
         self.simulator = make_simulator(patient, 1, lambda _: self._seed)
         self._seed = 0
         self._file = file

@@ -6,12 +6,14 @@ the seed. Importing this file imports no Meta-World.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rlpipe.config.fields import option
 from rlpipe.envs.base import OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.checks import flag
+from rlpipe.envs.shared.mujoco.physics import AXES, MuJoCoPhysics
 from rlpipe.envs.shared.mujoco.scene import MuJoCoGeometry
 from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.envs.shared.spaces import Spaces
@@ -74,11 +76,16 @@ class MetaWorldEnv(SingleEnv):
         self._spaces = Spaces(self._env.sawyer_observation_space, self._env.action_space, config.id)
         self.spec = self._spaces.spec
         self._geometry = MuJoCoGeometry()
+        self._physics = MuJoCoPhysics(lambda: self._env.model)
+
+    def vary(self, levels: Mapping[str, float]) -> None:
+        self._physics.vary(levels)
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         assert seed is not None
         self._env.seed(seed)
         observation, _ = self._env.reset()
+        self._physics.was_reset()
         return self._spaces.observation(observation), None
 
     def step(self, action: Any) -> SingleStep:
@@ -110,6 +117,7 @@ class MetaWorld(OneByOne):
 
     Config = MetaWorldConfig
     tries_seeds = False
+    axes = (*OneByOne.axes, *AXES)
 
     @classmethod
     def make(cls, config: MetaWorldConfig, num_envs: int, next_seed: NextSeed) -> MetaWorld:
