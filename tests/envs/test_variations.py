@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from rlpipe.config.loading import load_config
 from rlpipe.config.protocol import comparable, protocol
 from rlpipe.config.sections import typed
 from rlpipe.config.simulators import task_facts
-from rlpipe.config.variations import Axis, Variations
+from rlpipe.config.variations import NUMBERS, Axis, Variations
 from rlpipe.envs.maniskill import ManiSkill
 from rlpipe.envs.maniskill.loading import load_maniskill
 from rlpipe.envs.maniskill.single import ManiSkillEnv
@@ -159,27 +160,36 @@ def test_noise_follows_from_the_seed_of_the_episode_and_not_from_its_slot():
 # --- nothing at the neutral levels
 
 
+def some_actions(spec, count) -> np.ndarray:
+    """[count, 1, ...] actions within the spaces."""
+    return np.ones((count, 1), dtype=np.int64) if spec.num_actions else random_actions(spec, count)
+
+
 def everything_of(tree, count, slots=2) -> list:
     """Numbers of some steps of a simulator that has been reset."""
     simulator = made(tree, iter(range(5, 1000)), slots)
     observations, beginnings = simulator.reset()
     seen = [[leaf.tobytes() for leaf in leaves_of(observations)], {**beginnings}.keys()]
-    for action in random_actions(simulator.spec, count):
+    for action in some_actions(simulator.spec, count):
         step = simulator.step(np.repeat(action, slots, axis=0))
-        seen += [leaf.tobytes() for seen_now in (step.observations, step.successors) for leaf in leaves_of(seen_now)]
+        seen += [leaf.tobytes() for leaf in leaves_of(step.observations)]
+        seen += [leaf[step.valid].tobytes() for leaf in leaves_of(step.successors)]
         seen += [step.rewards.tobytes(), step.terminated.tobytes(), step.truncated.tobytes(), step.valid.tobytes()]
     simulator.close()
     return seen
 
 
 def axes_of(tree):
-    """Axes of the task of a simulator's section."""
+    """Axes of the task of a simulator's section, which act on something."""
     section = typed(resolve("envs", tree["name"], "env.train.name").Config, tree, "env.train")
-    return task_facts(section, "env.train").axes
+    return [
+        axis for axis in task_facts(section, "env.train").axes if not (axis.needs == NUMBERS and "Cart" in str(tree))
+    ]
 
 
 TASKS = {
     "scripted": {"name": "tests.helpers.simulators:Seeded", "script": [[{"length": 7}]]},
+    "vectorised": {"name": "gymnasium", "id": "CartPole-v1", "vectorized": True},
     "MuJoCo": {"name": "gymnasium", "id": "InvertedPendulum-v5", "max_episode_steps": 9, "ignore_terminations": True},
     "Fetch": {"name": "gymnasium", "id": "gymnasium_robotics:FetchPush-v4", "max_episode_steps": 9},
     "ManiSkill": {"name": "maniskill", "id": "PushCube-v1", "max_episode_steps": 9},
@@ -309,7 +319,37 @@ class TestManiSkill:
         assert one_by_one == as_one
 
 
+def test_in_a_process_of_its_own_physics_varies_alike():
+    tree = TASKS["MuJoCo"] | {"variations": {"mass": {"uniform": [0.5, 2.0]}, "observation_latency": 1}}
+    assert everything_of(tree | {"python": sys.executable}, 20) == everything_of(tree, 20)
+
+
 # --- what a run has of it
+
+
+def test_a_simulator_that_draws_its_own_seeds_varies_by_those_of_its_slots():
+    levels = {"action_latency": {"choice": [0, 1, 2]}}
+    simulator = made(TASKS["vectorised"] | {"variations": levels}, iter(range(5, 100)), 2)
+    _, beginnings = simulator.reset()
+    began = [*beginnings.values()]
+    for _ in range(30):
+        began += simulator.step(np.ones(2, dtype=np.int64)).beginnings.values()
+    assert [beginning.variations for beginning in began] == [
+        variations(levels).draw(seed) for seed in range(5, 5 + len(began))
+    ]
+    assert len(began) > 4
+
+
+def test_each_of_several_tasks_has_its_variations(tmp_path):
+    tasks = [{"label": "late", "variations": {"action_latency": 2}}, {"label": "held"}]
+    train = ECHO | {"total_num_envs": 4, "tasks": tasks, "variations": {"action_hold": 3}}
+    simulator = made(train, [5, 6], 2)
+    _, beginnings = simulator.reset()
+    assert {b.task: b.variations for b in beginnings.values()} == {
+        "late": {"action_latency": 2}, "held": {"action_hold": 3},
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"env.train.tasks\[0\].variations names mass"):
+        scripted(tmp_path, env={"train": train | {"tasks": [{"label": "a", "variations": {"mass": 1}}, tasks[1]]}})
 
 
 def test_the_levels_are_observed_beside_a_vector():
