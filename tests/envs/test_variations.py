@@ -375,6 +375,21 @@ def test_an_evaluation_varies_as_the_training_unless_it_says_otherwise(tmp_path)
     assert scripted(tmp_path, "env.eval.variations={}", **train).env.eval.variations == {}
 
 
+def test_variations_replace_those_before_on_the_command_line_in_a_stage_and_in_an_evaluation(tmp_path):
+    before = {"action_latency": 1, "action_noise": {"uniform": [0, 0.1]}}
+    env = {"train": SCRIPTED | {"total_num_envs": 4, "variations": before}, "eval": {"variations": before}}
+    stages = [
+        {"name": "clean", "timesteps": 64, "overrides": {"env.train.variations": {}}},
+        {"name": "noisy", "overrides": {"env.train.variations": {"action_noise": {"choice": [0.2]}}}},
+    ]
+    overrides = ["env.eval.variations={action_hold: 2}", "env.train.variations.action_noise={choice: [0.3]}"]
+    config = scripted(tmp_path, *overrides, env=env, stages=stages)
+    assert config.env.eval.variations == {"action_hold": 2}
+    assert config.env.train.variations == {"action_latency": 1, "action_noise": {"choice": [0.3]}}
+    varied = [stage.config.env.train.variations for stage in config.schedule]
+    assert varied == [{}, {"action_noise": {"choice": [0.2]}}]
+
+
 def test_evaluations_that_vary_differently_are_not_comparable(tmp_path):
     protocols = [
         comparable(protocol(scripted(tmp_path, f"env.eval.variations={levels}")))
