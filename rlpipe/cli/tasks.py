@@ -41,6 +41,7 @@ class FoundTask:
         observation: its size, or the leaves of a tree with their shapes.
         action: its size and its kind.
         success: True if steps tell success.
+        variations: axes on which its episodes can vary; none unless it was made.
     """
 
     simulator: str
@@ -53,6 +54,7 @@ class FoundTask:
     observation: str = ""
     action: str = ""
     success: bool = False
+    variations: tuple[str, ...] = ()
 
 
 def tasks(
@@ -82,6 +84,8 @@ def tasks(
         members = [task for task in listed if task.simulator == name]
         console.print(_table(name, members, boxed=console.is_terminal))
         rest = len(members) - MOST_SHOWN
+        for line in _axes(members):
+            console.print(line, soft_wrap=not console.is_terminal)
         console.print(f"[dim]and {rest:,} more: --search WORD, or --json[/]\n" if rest > 0 else "")
     for name, reason in missing.items():
         console.print(f"[dim]{name}: {reason}[/]")
@@ -162,7 +166,7 @@ def _tried(task: FoundTask, python: str | None) -> FoundTask:
         with warnings.catch_warnings(action="ignore"), _quiet():
             options = {"name": task.simulator, "id": task.id, "python": python, **settings}
             config = typed(resolve("envs", task.simulator, "--simulator").Config, options, "env.train")
-            limit = task_facts(config, "env.train").time_limit
+            facts = task_facts(config, "env.train")
             simulator = make_simulator(config, 1, lambda _: FIRST_TRAINING_SEED, key="--simulator")
             try:
                 observations, _ = simulator.reset()
@@ -185,8 +189,25 @@ def _tried(task: FoundTask, python: str | None) -> FoundTask:
     else:
         action = f"one of {choices}" if isinstance(choices, int) else f"one of each of {', '.join(map(str, choices))}"
     return dataclasses.replace(
-        task, tried=True, observation=observed, action=action, success=success, time_limit=limit or task.time_limit
+        task,
+        tried=True,
+        observation=observed,
+        action=action,
+        success=success,
+        time_limit=facts.time_limit or task.time_limit,
+        variations=tuple(axis.name for axis in facts.axes),
     )
+
+
+def _axes(members: Sequence[FoundTask]) -> Iterator[str]:
+    """Yields a line on the axes of the tasks that were made, one for all that have the same."""
+    by_axes: dict[tuple[str, ...], list[str]] = {}
+    for task in members:
+        if task.variations:
+            by_axes.setdefault(task.variations, []).append(task.id)
+    for axes, ids in by_axes.items():
+        which = f" of {', '.join(ids)}" if len(by_axes) > 1 else ""
+        yield f"[dim]env.train.variations{which}:[/] {', '.join(axes)}"
 
 
 def _table(name: str, members: Sequence[FoundTask], *, boxed: bool) -> Table:

@@ -233,4 +233,5 @@ class EpisodeTracker:
             blend=start.blend if demonstrated else None,
             towards=start.towards,
             task=beginning.task,
+            variations=dict(beginning.variations),
         )

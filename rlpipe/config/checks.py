@@ -38,6 +38,7 @@ def check(config: Config) -> None:
     for key, section, facts in (("env.train", config.env.train, train), ("env.eval", config.env.eval, evaluated)):
         _check_chunks(config.policy.chunk_size, facts, section, key)
     _check_tasks(config)
+    _check_observed_variations(config)
     _check_steps_after_success(config, train)
     _check_curriculum(config, train)
     _check_best_metric(config)
@@ -49,6 +50,16 @@ def _check_videos(config: Config) -> None:
         raise ConfigError(
             f"evaluation.videos is {config.evaluation.videos}, but evaluation.replays is 0, and videos are made from "
             "replays: set evaluation.replays=4, or evaluation.videos=0."
+        )
+
+
+def _check_observed_variations(config: Config) -> None:
+    """Checks that an evaluation observes the levels of the same axes as the training."""
+    train, evaluated = config.env.train.observe_variations, config.env.eval.observe_variations
+    if train != evaluated:
+        raise ConfigError(
+            f"env.eval.observe_variations is {evaluated}, but the policy is made for {train}, as "
+            "env.train.observe_variations says: leave it out under env.eval."
         )
 
 

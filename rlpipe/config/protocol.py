@@ -54,11 +54,12 @@ def comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what must be equal in two protocols for their success rates to be compared, by configuration key.
 
     Training may differ, because it is what one compares. So may the number of slots and of workers, and the process
-    that runs the simulator: no episode of an evaluation depends on them. An option that an earlier version did not have
+    that runs the simulator: no episode of an evaluation depends on them. What a policy observes of variations is its
+    own method. An option that an earlier version did not have
     yet has its default, as it had.
     """
     options = option_defaults(protocol["eval_env"]["name"]) | protocol["eval_env"]
-    without = {*WHERE_IT_RUNS, *(() if options.get("tasks") else _OF_SEVERAL_TASKS)}
+    without = {*WHERE_IT_RUNS, "observe_variations", *(() if options.get("tasks") else _OF_SEVERAL_TASKS)}
     simulator = {f"env.eval.{key}": value for key, value in options.items() if key not in without}
     if tasks := options.get("tasks"):
         simulator["env.eval.tasks"] = tasks_without(tasks, {*WHERE_IT_RUNS, "share"})

@@ -17,7 +17,7 @@ from rlpipe.config import shipped
 from rlpipe.config.fields import check_path, kinds_of, options, types_of, whole_number
 from rlpipe.config.other_systems import translation
 from rlpipe.config.schema import DEFAULT_NAMES, PLUGIN_KINDS, Config, EnvConfig, StageConfig
-from rlpipe.config.tree import container, reason_of, tasks_without
+from rlpipe.config.tree import REPLACED, container, reason_of, tasks_without
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import available, closest, nearest, resolve
 from rlpipe.secrets import check_no_secrets
@@ -105,15 +105,32 @@ def _simulators(env: Mapping[str, Any]) -> EnvConfig:
         if name not in ("train", "eval"):
             hint = translation(f"env.{name}")
             raise ConfigError(f"unknown key env.{name!s}{hint or '.'} Legal are env.train and env.eval.")
-    train = _mapping(env, "env.train")
+    train, evaluated = _spell_out_axes(_mapping(env, "env.train"), _mapping(env, "env.eval"))
     trained = _plugin("env.train", train)
-    evaluated = _mapping(env, "env.eval")
     name = evaluated.get("name", train["name"])
     usual = resolve("envs", name, "env.eval.name").evaluation_options if isinstance(name, str) else {}
     defaults = evaluation_defaults(train, usual)
     _check_mergeable(defaults, evaluated, "")
     merged: Any = OmegaConf.merge(defaults, evaluated)
-    return EnvConfig(trained, _plugin("env.eval", container(merged)))
+    replaced = {REPLACED: evaluated[REPLACED]} if REPLACED in evaluated else {}
+    return EnvConfig(trained, _plugin("env.eval", container(merged) | replaced))
+
+
+def _spell_out_axes(train: dict[str, Any], evaluated: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Replaces ``observe_variations: true`` in both sections by the names of the axes that vary in training."""
+    varied = [task.get("variations") for task in (train, *(train.get("tasks") or [])) if isinstance(task, dict)]
+    names = list(dict.fromkeys(str(name) for axes in varied if isinstance(axes, dict) for name in axes))
+    if train.get("observe_variations") is True and not names:
+        raise ConfigError(
+            "env.train.observe_variations is true, but env.train.variations names no axis, so there is nothing to "
+            "observe: name one, such as env.train.variations.action_latency.choice=[0,1,2], or leave it out."
+        )
+
+    def spelled(section: dict[str, Any]) -> dict[str, Any]:
+        observed = section.get("observe_variations")
+        return {**section, "observe_variations": names if observed else []} if isinstance(observed, bool) else section
+
+    return spelled(train), spelled(evaluated)
 
 
 def evaluation_defaults(train: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rlpipe.config.variations import LEAF, Variations, check_effects, check_variations
 from rlpipe.errors import ConfigError, how_it_failed
 from rlpipe.foreign import foreign_code
 from rlpipe.plugins import resolve
+from rlpipe.trajectory import LeafSpec
 
 
 def simulator_class(section: Any, key: str) -> Any:
@@ -43,4 +46,27 @@ def asking_simulator(section: Any, key: str) -> Iterator[None]:
 def task_facts(section: Any, key: str) -> Any:
     """Returns the ``TaskFacts`` of a section, without starting anything; an error if its simulator cannot be made."""
     with asking_simulator(section, key):
-        return simulator_class(section, key).describe(section, key)
+        return varied_facts(section, key)
+
+
+def varied_facts(section: Any, key: str) -> Any:
+    """Returns the ``TaskFacts`` of a section with what its variations change, which are checked.
+
+    Raises:
+        ConfigError: the simulator cannot be made, or cannot vary so.
+    """
+    facts = simulator_class(section, key).describe(section, key)
+    if section.tasks:  # each is checked by itself
+        return facts
+    check_variations(section, key, facts.axes, facts.time_limit)
+
+    def find_spaces() -> Any:
+        spec = facts.find_spaces()
+        if spec is None:
+            return None
+        check_effects(Variations.of(section, key), facts.axes, spec, key)
+        return (
+            spec.with_leaf(LEAF, LeafSpec((len(section.observe_variations),))) if section.observe_variations else spec
+        )
+
+    return dataclasses.replace(facts, find_spaces=find_spaces)

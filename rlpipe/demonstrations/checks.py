@@ -34,6 +34,11 @@ def check_demonstrations(config: Plan) -> None:
             f"demos is {config.demos}, but algorithm.name={config.algorithm.name} does not learn from demonstrations: "
             + ("leave it out, or set algorithm.cloning_coef." if can_clone else "leave it out.")
         )
+    if (algorithm.needs_demonstrations or cloned) and (observed := config.env.train.observe_variations):
+        raise ConfigError(
+            f"env.train.observe_variations is {observed}, but demonstrations (demos) say nothing of variations: leave "
+            "either out."
+        )
     held = dataset.check(config.demos, config.env.train)
     if algorithm.needs_demonstrations and algorithm.collects:
         check_no_corrections(held, f"algorithm.name={config.algorithm.name} replays what was demonstrated")

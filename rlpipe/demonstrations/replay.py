@@ -183,7 +183,9 @@ class _Repeater:
         longest = max(entry.length for entry in recorded.episodes)
         limited = any(option.name == "max_episode_steps" for option in fields(task))
         limit = {"max_episode_steps": longest + 1} if limited else {}
-        patient = replace(task, total_num_envs=1, ignore_terminations=True, **limit)
+        # as they were recorded: demonstrations know of no variations
+        plain: dict[str, Any] = {"variations": {}, "observe_variations": []}
+        patient = replace(task, total_num_envs=1, ignore_terminations=True, **plain, **limit)
         self.simulator = make_simulator(patient, 1, lambda _: self._seed)
         self._seed = 0
         self._recorded = recorded

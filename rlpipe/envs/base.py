@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import check_not_empty, check_path, option
+from rlpipe.config.variations import NO_VARIATIONS, Axis, Variations
+from rlpipe.envs.shared.axes import EVERYWHERE, OF_CAMERAS
 from rlpipe.envs.shared.checks import first_of, flag, number, number_or_none, place, shown, without_names
 from rlpipe.envs.shared.goals import GoalTask
 from rlpipe.envs.shared.seeding import Seeding
@@ -60,6 +62,12 @@ class SimulatorConfig:
     """With several tasks, tell the policy which one it is in, by the leaf ``task`` of its observations."""
     pad_observations: int | None = option(None, least=1, below=2**31, unit="numbers", fixed=True)
     """With several tasks, fill their observation vectors up with zeros to this length; None: they have the same one."""
+    variations: dict[str, Any] = option({})
+    """Axes on which episodes differ, and their levels ([variations.md](variations.md)): ``{mass: {uniform: [0.5, 2.0]},
+    action_latency: {choice: [0, 1, 2]}}``. Under ``env.eval`` they replace those of ``env.train`` as a whole, so ``{}``
+    evaluates without any."""
+    observe_variations: list[str] = option([], fixed=True)
+    """Axes whose levels are observed, as the leaf ``variations``; ``true`` for all axes that vary."""
     python: str | None = option(None, checks=(check_path, check_not_empty), unit="file")
     """Python interpreter in which the simulator runs, in a process of its own, such as that of another virtual
     environment ([simulators.md](simulators.md#a-python-of-its-own)). None: in the worker."""
@@ -150,6 +158,7 @@ class TaskFacts:
         expert: True if the simulator knows what to do in any state of its task (``Simulator.expert_action``).
         blends: True if they can also begin on the way from a stored state to the state of a reset.
         stops_after_success: True if ``steps_after_success`` is heeded.
+        axes: axes on which episodes can vary.
         why_not: what to do about a fact that does not hold, by its name: ``waits``, ``starts`` and ``independent``: an
             option to set;
             ``seeds``: a sentence; ``success``: a clause; ``states`` and ``expert``: the reason as well, as the end of a
@@ -171,6 +180,7 @@ class TaskFacts:
     expert: bool = False
     blends: bool = False
     stops_after_success: bool = False
+    axes: tuple[Axis, ...] = EVERYWHERE
     why_not: Mapping[str, str] = field(default_factory=dict)
     find_spaces: Callable[[], SpaceSpec | None] = no_spaces
     check_machine: Callable[[], None] = nothing_needed
@@ -189,12 +199,14 @@ class Beginning:
         success: True if the task was solved before the first step; None where the simulator does not report it.
         chosen: start that a curriculum chose; None where the task drew it.
         task: label of the task; None where a run has only one.
+        variations: level of the episode on each axis that varies.
     """
 
     seed: int | None
     success: bool | None
     chosen: ChosenStart | None = None
     task: str | None = None
+    variations: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -266,6 +278,8 @@ class Simulator(ABC):
         can_stop_after_success: True if it heeds ``steps_after_success``.
         steps_after_success: environment steps after its first success with which an episode is truncated; None for
             never.
+        axes: axes on which episodes of some of its tasks can vary.
+        variations: variations of those axes that the simulator itself has, set before the first reset.
     """
 
     Config: ClassVar[type[Any]] = SimulatorConfig
@@ -282,6 +296,8 @@ class Simulator(ABC):
     next_start: NextStart | None = None
     can_stop_after_success: ClassVar[bool] = False
     steps_after_success: int | None = None
+    axes: ClassVar[tuple[Axis, ...]] = (*EVERYWHERE, *OF_CAMERAS)
+    variations: Variations = NO_VARIATIONS
 
     @classmethod
     def describe(cls, config: Any, key: str) -> TaskFacts:  # noqa: ARG003 - for errors of simulators that check more
@@ -294,7 +310,8 @@ class Simulator(ABC):
             ConfigError: the simulator cannot be made.
         """
         limit: int | None = getattr(config, "max_episode_steps", None)
-        return TaskFacts(limit, waits=cls.can_wait, stops_after_success=cls.can_stop_after_success)
+        axes = [axis for axis in cls.axes if axis.acts_on != "pictures" or config.has_cameras]
+        return TaskFacts(limit, waits=cls.can_wait, stops_after_success=cls.can_stop_after_success, axes=tuple(axes))
 
     @classmethod
     def tasks(cls) -> list[TaskEntry]:
@@ -416,6 +433,10 @@ class SingleEnv(ABC):
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         """Begins an episode. Returns its first observation, [D] or a tree, and True if the task is already solved."""
 
+    def vary(self, levels: Mapping[str, float]) -> None:
+        """Sets the levels of the next episode on the environment's axes that vary, before its ``reset``."""
+        raise NotImplementedError  # no axes
+
     @abstractmethod
     def step(self, action: Any) -> SingleStep:
         """Takes one action."""
@@ -453,16 +474,21 @@ class SingleEnv(ABC):
         """Frees the resources."""
 
 
-def began_in(env: Any, seed: int, start: ChosenStart | None) -> tuple[Any, Beginning]:
+def began_in(
+    env: Any, seed: int, start: ChosenStart | None, variations: Variations = NO_VARIATIONS
+) -> tuple[Any, Beginning]:
     """Begins an episode of one environment.
 
     Args:
-        env: has the ``reset``, ``set_state`` and ``blended`` of a ``SingleEnv``.
+        env: has the ``vary``, ``reset``, ``set_state`` and ``blended`` of a ``SingleEnv``.
         seed: next seed of its slot.
         start: start that a curriculum chose; None for that of the seed.
+        variations: variations of the environment's own axes.
     Returns:
         The first observation, and the beginning.
     """
+    if variations:
+        env.vary(variations.draw(seed))
     if start is not None and start.seed is not None:
         seed = start.seed
     observation, success = first_of(env.reset(seed))
@@ -550,7 +576,9 @@ class OneByOne(Simulator):
         episode = self.__slots.begin(n, self.next_start)
         if episode is not None:
             began = time.perf_counter()
-            observation, beginning = self.__seeding.begin(lambda: began_in(self._envs[n], *episode), episode.own_seed)
+            observation, beginning = self.__seeding.begin(
+                lambda: began_in(self._envs[n], *episode, self.variations), episode.own_seed
+            )
             place(observations, n, observation, self.spec)
             beginnings[n] = beginning if self.__seeding.repeats else replace(beginning, seed=None)
             if not self.__seeding.repeats:

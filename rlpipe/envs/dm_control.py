@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import option
 from rlpipe.envs.base import OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.frames import stacked
+from rlpipe.envs.shared.mujoco.physics import AXES, MuJoCoPhysics
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl_if_found
 from rlpipe.envs.shared.mujoco.scene import MuJoCoGeometry
 from rlpipe.envs.shared.slots import NextSeed
@@ -126,6 +127,10 @@ class DMControlEnv(SingleEnv):
         self.has_success = config.least_reward is not None
         self._last = self.spec.observations(1)[0]
         self._geometry = MuJoCoGeometry()
+        self._physics = MuJoCoPhysics(lambda: self._env.physics.model.ptr)
+
+    def vary(self, levels: Mapping[str, float]) -> None:
+        self._physics.vary(levels)
 
     def _observation_space(self) -> Any:
         """Returns the space of observations."""
@@ -151,7 +156,9 @@ class DMControlEnv(SingleEnv):
         generator.seed(seed)
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return self._translated(self._env.reset().observation), None
+                observation = self._env.reset().observation
+                self._physics.was_reset()
+                return self._translated(observation), None
             except EpisodeInitializationError:  # the generator has moved on, so the next start is another one
                 if attempt == ATTEMPTS:
                     raise
@@ -205,6 +212,7 @@ class DMControl(OneByOne):
 
     Config = DMControlConfig
     tries_seeds = False
+    axes = (*OneByOne.axes, *AXES)
 
     @classmethod
     def make(cls, config: DMControlConfig, num_envs: int, next_seed: NextSeed) -> DMControl:

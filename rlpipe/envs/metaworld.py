@@ -7,6 +7,7 @@ the seed. Importing this file imports no Meta-World.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from rlpipe.config.fields import option
 from rlpipe.envs.base import OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.checks import flag
+from rlpipe.envs.shared.mujoco.physics import AXES, MuJoCoPhysics
 from rlpipe.envs.shared.mujoco.scene import MuJoCoGeometry
 from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.envs.shared.spaces import Spaces
@@ -78,11 +80,16 @@ class MetaWorldEnv(SingleEnv):
         self.spec = self._spaces.spec
         self._geometry = MuJoCoGeometry()
         self._observation = np.zeros(self.spec.observation_dim)  # before the next step
+        self._physics = MuJoCoPhysics(lambda: self._env.model)
+
+    def vary(self, levels: Mapping[str, float]) -> None:
+        self._physics.vary(levels)
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         assert seed is not None
         self._env.seed(seed)
         self._observation, _ = self._env.reset()
+        self._physics.was_reset()
         return self._spaces.observation(self._observation), None
 
     def expert_action(self) -> Float32:
@@ -122,6 +129,7 @@ class MetaWorld(OneByOne):
 
     Config = MetaWorldConfig
     tries_seeds = False
+    axes = (*OneByOne.axes, *AXES)
 
     @classmethod
     def make(cls, config: MetaWorldConfig, num_envs: int, next_seed: NextSeed) -> MetaWorld:

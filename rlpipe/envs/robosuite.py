@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import option
 from rlpipe.envs.base import OneByOne, SingleEnv, SingleStep, TaskEntry, TaskFacts
 from rlpipe.envs.shared.frames import stacked
+from rlpipe.envs.shared.mujoco.physics import AXES, MuJoCoPhysics
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl
 from rlpipe.envs.shared.mujoco.scene import HIDDEN_GROUPS, MuJoCoGeometry
 from rlpipe.envs.shared.seeding import global_generators
@@ -120,6 +121,7 @@ class RobosuiteEnv(SingleEnv):
         self._config = config
         self._env = make_task(config)
         self._geometry = MuJoCoGeometry((0, *HIDDEN_GROUPS))  # robosuite's group 0 are shapes for collisions
+        self._physics = MuJoCoPhysics(lambda: self._env.sim.model._model)
         with global_generators(0):
             first = self._observed(self._env.reset())
         low, high = self._env.action_spec
@@ -142,12 +144,16 @@ class RobosuiteEnv(SingleEnv):
             leaves[camera] = np.ascontiguousarray(picture[::-1] if upward else picture)
         return leaves
 
+    def vary(self, levels: Mapping[str, float]) -> None:
+        self._physics.vary(levels)
+
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         assert seed is not None
         # In place, because the samplers of the task share this generator.
         self._env.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         with quiet(), global_generators(seed):  # some tasks draw their object with Python's own generator
             observation = self._env.reset()
+        self._physics.was_reset()
         return self._spaces.observation(self._observed(observation)), self._env._check_success()
 
     def step(self, action: Any) -> SingleStep:
@@ -177,6 +183,7 @@ class Robosuite(OneByOne):
 
     Config = RobosuiteConfig
     tries_seeds = False
+    axes = (*OneByOne.axes, *AXES)
 
     @classmethod
     def make(cls, config: RobosuiteConfig, num_envs: int, next_seed: NextSeed) -> Robosuite:

@@ -88,6 +88,9 @@ SHOWN = (
     "demonstration_step", "demonstration_length", "blend", "towards",
 )  # fmt: skip
 
+LEVEL = "variations/"
+"""Begins the name of the column that has the levels on an axis."""
+
 
 @dataclass
 class _Pooling:
@@ -192,7 +195,8 @@ def pool_width(course: Course, count: str) -> int:
 
 
 def _fields_shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: row.get(key) for key in SHOWN}
+    levels = {f"{LEVEL}{axis}": level for axis, level in row.get("variations", {}).items()}
+    return {key: row.get(key) for key in SHOWN} | levels
 
 
 MOST_EVALUATIONS = 40

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlpipe.report.formats import significant
-from rlpipe.report.ledger import Ledger
+from rlpipe.report.ledger import LEVEL, Ledger
 from rlpipe.report.run_content import RunContent
 from rlpipe.report.view_curves import scripts, style
 from rlpipe.report.web.page import Section, render
@@ -60,6 +60,8 @@ def _of_training(ledger: Ledger, listed: Sequence[Any], points: Sequence[Any]) -
     has = {key: any(row.get(key) is not None for row in listed) for key in ("task", "success_once", "first_success")}
     has["began"] = any(row["chosen"] for row in listed)
     columns = [column for column in columns if has.get(column[0], True)]
+    levels = dict.fromkeys(key for row in listed for key in row if key.startswith(LEVEL))
+    columns += [(key, key.removeprefix(LEVEL).replace("_", " "), True) for key in levels]
     stride = "Every episode" if len(points) == ledger.total else f"{len(points):,} of {ledger.total:,} episodes, evenly"
     rate, others, wherever = "", "", ""
     if ledger.chosen_starts:

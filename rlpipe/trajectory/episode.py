@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-_BY_NAME = ("reward_terms", "metrics")
+_BY_NAME = ("reward_terms", "metrics", "variations")
 """Fields that hold numbers by name."""
 OF_EVALUATIONS = ("start", "commitment")
 """Fields that a training episode does not have, so that its line is no longer for them."""
@@ -45,6 +45,7 @@ class Episode:
         blend: share of the way from that start to another one at which the episode began; None likewise.
         towards: number of the demonstration towards whose beginning the start was moved; None for the task's own.
         task: label of the task; None where a run has only one.
+        variations: level on each axis that varies, by name; absent from the line where none does.
         start: SHA-256 of its first observation; None in training, as below.
         commitment: SHA-256 of its observations, actions, rewards and ends (``collection.commitments``).
     """
@@ -74,6 +75,7 @@ class Episode:
     blend: float | None = None
     towards: int | None = None
     task: str | None = None
+    variations: dict[str, float] = field(default_factory=dict)
     start: str | None = None
     commitment: str | None = None
 
@@ -88,6 +90,8 @@ class Episode:
             fields[name] = _finite_or_none(fields[name])
         for name in _BY_NAME:
             fields[name] = {key: _finite_or_none(value) for key, value in fields[name].items()}
+        if not fields["variations"]:
+            del fields["variations"]
         return {"iteration": iteration, **fields}
 
     @classmethod

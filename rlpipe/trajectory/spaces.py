@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.trajectory.tree import Tree
+from rlpipe.trajectory.tree import VECTOR, Tree
 
 Float32 = NDArray[np.float32]
 Bool = NDArray[np.bool_]
@@ -92,6 +92,18 @@ class SpaceSpec:
     def of_tree(cls, leaves: Mapping[str, LeafSpec], action_dim: int, *actions: Any) -> SpaceSpec:
         """Spaces whose observations are a tree; the other arguments are those of the class."""
         return replace(cls(sum(leaf.size for leaf in leaves.values()), action_dim, *actions), leaves=leaves)
+
+    def with_leaf(self, name: str, leaf: LeafSpec) -> SpaceSpec:
+        """Returns the spaces with a further leaf; a vector becomes a leaf as well.
+
+        Raises:
+            ValueError: there is a leaf of this name.
+        """
+        leaves = {VECTOR: LeafSpec((self.observation_dim,))} if self.leaves is None else dict(self.leaves)
+        if name in leaves:
+            raise ValueError(f"the observations have a leaf {name} already.")
+        leaves[name] = leaf
+        return SpaceSpec.of_tree(leaves, self.action_dim, self.num_actions, self.action_low, self.action_high)
 
     @property
     def num_combinations(self) -> int | None:

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+VECTOR = "observation"
+"""Name of the leaf that an observation is when it is one vector, alone or beside leaves that are added to it."""
+
 
 class Tree:
     """Leaves by name. A string selects a leaf; any other index selects rows of all leaves.
@@ -95,4 +98,4 @@ def leaves_of(tree: Any) -> list[Any]:
 
 def named_leaves(tree: Any) -> dict[str, Any]:
     """Leaves of a tree by name; a bare array has the name ``observation``."""
-    return tree.leaves if isinstance(tree, Tree) else {"observation": tree}
+    return tree.leaves if isinstance(tree, Tree) else {VECTOR: tree}

@@ -45,6 +45,12 @@ def chunks(tmp_path, *overrides):
     return seeded(tmp_path, *overrides, policy=policy)
 
 
+def varied(tmp_path, *overrides):
+    levels = {"action_latency": {"choice": [0, 1, 2]}, "action_hold": {"choice": [1, 3]}, "action_noise": 0.3}
+    levels |= {"observation_noise": {"uniform": [0.1, 0.2]}, "observation_latency": 1, "observation_dropout": 0.3}
+    return scripted(tmp_path, *overrides, env={"train": SEEDED | {"variations": levels, "observe_variations": True}})
+
+
 def groups(tmp_path, *overrides):
     return seeded(tmp_path, *overrides, algorithm={"name": "grpo", "group_size": 2})
 
@@ -102,7 +108,7 @@ def test_steps_that_no_running_episode_needs_are_forgotten():
 # --- workers that move
 
 
-@pytest.mark.parametrize("make", [seeded, cartpole, memory, chunks, groups])
+@pytest.mark.parametrize("make", [seeded, cartpole, memory, chunks, groups, varied])
 def test_a_worker_that_has_moved_collects_what_it_would_have_collected(tmp_path, make):
     config = make(tmp_path, *ELASTIC, "rollout.horizon=9")
     staying, moving = (RolloutWorker(config.schedule, 1, 2) for _ in range(2))

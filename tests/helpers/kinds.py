@@ -76,6 +76,16 @@ KINDS = {
         "Reach", make=sac, overrides=(f"policy.chunk_size={CHUNK}", "runner.total_timesteps=384"), alike=2
     ),
     "tree, residual, chunks, sac": Kind("Reach", make=correcting, overrides=("runner.total_timesteps=384",), alike=2),
+    "tree, levels observed, ppo": Kind(
+        "Reach",
+        PPO,
+        PERCEPTRON,
+        overrides=(
+            "env.train.variations={action_latency: {choice: [0, 1, 2]}, action_noise: 0.1, observation_dropout: 0.2}",
+            "env.train.observe_variations=true",
+            *SHORT,
+        ),
+    ),
     "goals in hindsight, sac": Kind("Place", make=sac, overrides=("algorithm.hindsight=0.8", *SHORT), alike=2),
     "tree, gru, shared encoder, ppo": Kind("Signs", PPO, {**GRU, "shared_encoder": True}, overrides=SHORT),
     "tree, gru, chunks, reward of each action, ppo": Kind(

@@ -15,6 +15,7 @@ from rlpipe.config.fields import option
 from rlpipe.config.schema import Config, PipelineKind
 from rlpipe.config.simulators import simulator_class
 from rlpipe.envs.base import SimulatorConfig
+from rlpipe.envs.shared.axes import OF_OBSERVATIONS
 from rlpipe.envs.shared.goals import GoalTask, check_goals
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
@@ -100,8 +101,15 @@ class OffPolicyConfig(AlgorithmConfig):
             )
 
     def check_task(self, task: SimulatorConfig) -> None:
-        if self.hindsight:
-            self.goal_task(task)
+        if not self.hindsight:
+            return
+        self.goal_task(task)
+        for axis in OF_OBSERVATIONS:
+            if axis.name in task.variations:
+                raise ConfigError(
+                    f"algorithm.hindsight is {self.hindsight}, which judges goals by what was observed, but "
+                    f"env.train.variations names {axis.name}, which changes that: leave one of them out."
+                )
 
     def goal_task(self, task: SimulatorConfig) -> GoalTask:
         """Returns how a task judges any goal.

@@ -21,8 +21,9 @@ from rlpipe.envs.gymnasium.trial import TRIAL_ENVS, check_is_environment, try_si
 from rlpipe.envs.gymnasium.vector import GymnasiumVector
 from rlpipe.envs.shared.frames import stacked
 from rlpipe.envs.shared.goals import GoalTask, task_of_goal_env
+from rlpipe.envs.shared.mujoco.physics import AXES
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl_if_found
-from rlpipe.envs.shared.mujoco.state import why_without_states
+from rlpipe.envs.shared.mujoco.state import is_of_mujoco, why_without_states
 from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.errors import ConfigError, ContractError, how_it_failed, ignored
 from rlpipe.plugins import WHERE_MODULES_ARE
@@ -43,6 +44,7 @@ class Gymnasium(OneByOne):
     """Registered Gymnasium environments, one by one; with ``vectorized``, a ``GymnasiumVector`` instead."""
 
     Config = GymnasiumConfig
+    axes = (*OneByOne.axes, *AXES)
     evaluation_options: ClassVar[Mapping[str, Any]] = {"vectorized": False}
 
     @classmethod
@@ -118,8 +120,11 @@ class Gymnasium(OneByOne):
         limit = time_limit(config)
         check_ends(config, key, limit)
         one_by_one, obstacle = not config.vectorized, why_without_states(config.id)
+        facts = super().describe(config, key)
+        varies = one_by_one and is_of_mujoco(config.id)
         return replace(
-            super().describe(config, key),
+            facts,
+            axes=tuple(axis for axis in facts.axes if varies or axis not in AXES),
             time_limit=limit,
             waits=one_by_one,
             seeds=one_by_one,

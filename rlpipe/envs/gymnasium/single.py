@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rlpipe.envs.base import SingleEnv, SingleStep
 from rlpipe.envs.gymnasium.info import own_metrics, reward_terms, success_notes
 from rlpipe.envs.shared.checks import check_reset_form, check_step_form, flag
+from rlpipe.envs.shared.mujoco.physics import MuJoCoPhysics
 from rlpipe.envs.shared.mujoco.scene import MuJoCoGeometry, goals_of, has_mujoco
 from rlpipe.envs.shared.mujoco.state import MuJoCoStates, integration_state, is_mujoco_task, set_integration_state
 from rlpipe.envs.shared.spaces import Spaces
@@ -53,6 +54,10 @@ class GymnasiumEnv(SingleEnv):
         self._untouched = integration_state(task.model, task.data) if leaves_traces else None
         self._states = MuJoCoStates(task) if is_mujoco_task(type(task)) else None
         self._geometry = MuJoCoGeometry() if has_mujoco(task) else None
+        self._physics = MuJoCoPhysics(lambda: task.model)
+
+    def vary(self, levels: Mapping[str, float]) -> None:
+        self._physics.vary(levels)
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         if self._untouched is not None:
@@ -60,6 +65,7 @@ class GymnasiumEnv(SingleEnv):
         answer = self._env.reset(seed=seed)
         check_reset_form(answer)
         observation, info = answer
+        self._physics.was_reset()
         if self._states is not None:
             self._states.was_reset()
         solved = info.get(self._success_key) if self._success_key else None

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from rlpipe.config.variations import NO_VARIATIONS, Variations
 from rlpipe.envs.base import Beginning, Simulator, Step, began_in
 from rlpipe.envs.maniskill.group import ScenePhysics, make_template
 from rlpipe.envs.maniskill.rows import Rows, adopt, find_rows, hand_back, widen
@@ -62,10 +63,12 @@ class SceneGroup:
         self._ahead: set[int] = set()  # scenes whose numbers their stock environment does not have
         self._states: dict[str, NDArray[Any]] | None = None  # of all scenes, since the last change
 
-    def reset(self, scene: int, seed: int, start: ChosenStart | None = None) -> tuple[Float32, Beginning]:
+    def reset(
+        self, scene: int, seed: int, start: ChosenStart | None = None, variations: Variations = NO_VARIATIONS
+    ) -> tuple[Float32, Beginning]:
         """Begins an episode as the stock environment does; see ``began_in``."""
         self.hand_back(scene)
-        began = began_in(self._envs[scene], seed, start)
+        began = began_in(self._envs[scene], seed, start, variations)
         self.adopt(scene)
         return began
 
@@ -142,7 +145,7 @@ class BatchedManiSkill(Simulator):
                 self._group.hand_back(scene)
             else:
                 began = time.perf_counter()
-                observations[scene], beginnings[scene] = self._group.reset(scene, *episode)
+                observations[scene], beginnings[scene] = self._group.reset(scene, *episode, self.variations)
                 self.reset_seconds += time.perf_counter() - began
         return beginnings
 

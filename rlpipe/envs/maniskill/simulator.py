@@ -14,9 +14,11 @@ from rlpipe.envs.base import Beginning, OneByOne, Simulator, Step, TaskEntry, Ta
 from rlpipe.envs.maniskill.expert import why_no_expert
 from rlpipe.envs.maniskill.loading import load_maniskill, quicken_poses, quicken_quaternions, quicken_seeding
 from rlpipe.envs.maniskill.options import ManiSkillConfig
+from rlpipe.envs.maniskill.physics import AXES, SPREADS
 from rlpipe.envs.maniskill.registry import known_tasks, missing_assets, registered_limit
 from rlpipe.envs.maniskill.scene import note_visuals
 from rlpipe.envs.maniskill.single import ManiSkillEnv
+from rlpipe.envs.shared.axes import START
 from rlpipe.envs.shared.frames import stacked
 from rlpipe.envs.shared.garbage import collect_exempted, exempt_from_collection
 from rlpipe.envs.shared.rendering import INSTALL_VULKAN, can_render
@@ -36,6 +38,7 @@ class ManiSkill(OneByOne):
 
     Config = ManiSkillConfig
     tries_seeds = False
+    axes = (*OneByOne.axes, *AXES)
 
     @classmethod
     def load(cls) -> None:
@@ -129,9 +132,11 @@ class ManiSkill(OneByOne):
         limit = registered if config.max_episode_steps is None else config.max_episode_steps
         check_ends(config, key, limit)
         no_expert = why_no_expert(config)
+        facts = super().describe(config, key)
         return replace(
-            super().describe(config, key),
+            facts,
             time_limit=limit,
+            axes=tuple(axis for axis in facts.axes if axis is not START or config.id in SPREADS),
             # PhysX keeps contacts, so that one in five episodes of PushCube moves a digit, unless each has a new scene
             independent=config.kwargs.get("reconfiguration_freq") == 1,
             why_not={

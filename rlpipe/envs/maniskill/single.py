@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rlpipe.envs.base import SingleEnv, SingleStep
 from rlpipe.envs.maniskill.cameras import MODES, camera_tree
 from rlpipe.envs.maniskill.expert import expert_action
 from rlpipe.envs.maniskill.options import ManiSkillConfig, camera_options
+from rlpipe.envs.maniskill.physics import ManiSkillPhysics
 from rlpipe.envs.maniskill.scene import ManiSkillBodies
 from rlpipe.envs.maniskill.state import blended, set_state, state_of
 from rlpipe.envs.shared.checks import flag
@@ -89,10 +90,15 @@ class ManiSkillEnv(SingleEnv):
         space = self.task.single_action_space
         self.spec = spec_of(self._observed(self.task._init_raw_obs), space.low, space.high)
         self.has_success = id(self.task) not in without_success
+        self._physics = ManiSkillPhysics(self.task)
+
+    def vary(self, levels: Mapping[str, float]) -> None:
+        self._physics.vary(levels)
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
-        with simplified_meshes(self._most_triangles):  # some tasks build their scene anew
+        with simplified_meshes(self._most_triangles), self._physics.placing():  # some tasks build their scene anew
             self.task.reset(seed=seed)
+        self._physics.was_reset()
         if self._config.show_goals:
             for hidden in self.task._hidden_objects:
                 hidden.show_visual()

@@ -6,7 +6,7 @@ Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nat
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +45,9 @@ class StackedFrames(SingleEnv):
             every[name] = replace(leaves[name], shape=(*size, channels * count))
         self.spec = replace(env.spec, leaves=every, observation_dim=sum(leaf.size for leaf in every.values()))
         self.has_success = env.has_success
+
+    def vary(self, levels: Mapping[str, float]) -> None:
+        self._env.vary(levels)
 
     def reset(self, seed: int | None) -> tuple[Observations, bool | None]:
         return self._began(*self._env.reset(seed))

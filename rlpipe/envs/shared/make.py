@@ -7,8 +7,10 @@ from typing import Any
 from rlpipe.config.simulators import simulator_class, simulator_name
 from rlpipe.envs.base import KEY, Allotment, Simulator
 from rlpipe.envs.shared.slots import NextSeed, NextStart
+from rlpipe.envs.shared.varied import SlotSeeds, VariedSimulator
 from rlpipe.errors import ConfigError, ContractError, SimulatorError
 from rlpipe.foreign import foreign_code
+from rlpipe.plugins import resolve
 
 
 def make_simulator(
@@ -33,9 +35,14 @@ def make_simulator(
         SimulatorError: it raised anything else.
     """
     tasks = {} if allotment is None else {"allotment": allotment}
+    varies = (config.variations or config.observe_variations) and not config.tasks  # of several, each by itself
+    seeds = SlotSeeds(next_seed) if varies else next_seed
     try:
         with foreign_code(simulator_name(config)):
-            simulator: Simulator = simulator_class(config, key).make(config, num_envs, next_seed, **tasks)
+            simulator: Simulator = simulator_class(config, key).make(config, num_envs, seeds, **tasks)
+        if isinstance(seeds, SlotSeeds):
+            axes = resolve("envs", config.name, f"{key}.name").axes
+            simulator = VariedSimulator(simulator, config, axes, seeds, key)
     except ConfigError as error:
         raise ConfigError(str(error).replace(KEY, key)) from error
     except ContractError as error:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rlpipe.config.fields import check_fields
 from rlpipe.config.sections import typed
-from rlpipe.config.simulators import simulator_class
+from rlpipe.config.simulators import varied_facts
 from rlpipe.envs.base import KEY, Allotment, Beginning, Simulator, SimulatorConfig, Step, TaskFacts
 from rlpipe.envs.shared.goals import GoalTask
 from rlpipe.envs.shared.make import make_simulator
@@ -25,11 +25,10 @@ from rlpipe.envs.shared.slots import NextSeed
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from rlpipe.trajectory import Bool, Float32, LeafSpec, Observations, Scene, SpaceSpec, Tree
+from rlpipe.trajectory.tree import VECTOR
 
 LEAF = "task"
 """Name of the leaf that tells the task."""
-VECTOR = "observation"
-"""Name of the leaf that holds what was a vector before a task stood beside it."""
 _OWN = ("label", "share")
 
 
@@ -164,8 +163,7 @@ class SeveralTasks(Simulator):
         """As of ``Simulator``; the time limit is the shortest one, so that what suits it suits every task."""
         tasks, descriptions = tasks_of(config, key), list[TaskFacts]()
         for index, task in enumerate(tasks):
-            simulator = simulator_class(task.config, "env.train")
-            descriptions.append(simulator.describe(task.config, f"{key}.tasks[{index}]"))
+            descriptions.append(varied_facts(task.config, f"{key}.tasks[{index}]"))
             if task.config.ignore_terminations != tasks[0].config.ignore_terminations:
                 raise ConfigError(
                     f"{key}.tasks: ignore_terminations is {tasks[0].config.ignore_terminations} for {tasks[0].label} "
@@ -188,6 +186,7 @@ class SeveralTasks(Simulator):
             seeds=all(facts.seeds for facts in descriptions),
             independent=all(facts.independent for facts in descriptions),
             success=all(facts.success for facts in descriptions),
+            axes=tuple(axis for axis in descriptions[0].axes if all(axis in facts.axes for facts in descriptions)),
             why_not={
                 fact: why
                 for facts in reversed(descriptions)
@@ -406,14 +405,13 @@ class _Spaces:
         width = None if common.leaves is not None else common.observation_dim
         if not config.observe_task:
             return cls(common, {}, width)
-        leaves = {VECTOR: LeafSpec((common.observation_dim,))} if common.leaves is None else dict(common.leaves)
-        if LEAF in leaves:
+        try:
+            spec = common.with_leaf(LEAF, LeafSpec((), "int64", (len(labels),)))
+        except ValueError as error:
             raise ConfigError(
                 f"{first} observes a leaf of its own that is called {LEAF}, where the run would tell the task: set "
                 "env.train.observe_task=false."
-            )
-        leaves[LEAF] = LeafSpec((), "int64", (len(labels),))
-        spec = SpaceSpec.of_tree(leaves, common.action_dim, common.num_actions, common.action_low, common.action_high)
+            ) from error
         return cls(spec, {label: place for place, label in enumerate(labels)}, width)
 
     def translated(self, observations: Observations, label: str) -> Observations:

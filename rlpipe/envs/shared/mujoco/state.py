@@ -37,15 +37,13 @@ def why_without_states(env_id: str) -> str | None:
         As of ``TaskFacts.why_not``.
     """
     import gymnasium
-    from gymnasium.envs.registration import load_env_creator
 
-    registered = gymnasium.spec(env_id.rpartition(":")[2])
-    entry = registered.entry_point
     try:
-        made_by = load_env_creator(entry) if isinstance(entry, str) else entry
+        made_by = _maker(env_id)
     except (gymnasium.error.Error, ImportError, AttributeError) as error:
         return f"cannot be loaded ({error}): install what it needs, such as pip install 'rlpipe[robotics]'."
-    if not isinstance(made_by, type) or registered.additional_wrappers or not is_mujoco_task(made_by):
+    wrappers = gymnasium.spec(env_id.rpartition(":")[2]).additional_wrappers
+    if not isinstance(made_by, type) or wrappers or not is_mujoco_task(made_by):
         return NO_STATES
     if made_by.__module__.partition(".")[0] not in _KNOWN and not hasattr(made_by, ATTRIBUTES):
         return (
@@ -53,6 +51,26 @@ def why_without_states(env_id: str) -> str | None:
             f"keeps outside MuJoCo: name these attributes in the class, as {ATTRIBUTES} = ('goal',), or () for none."
         )
     return None
+
+
+def _maker(env_id: str) -> Any:
+    """Returns the class or function that makes a registered environment."""
+    import gymnasium
+    from gymnasium.envs.registration import load_env_creator
+
+    entry = gymnasium.spec(env_id.rpartition(":")[2]).entry_point
+    return load_env_creator(entry) if isinstance(entry, str) else entry
+
+
+def is_of_mujoco(env_id: str) -> bool:
+    """True if a registered environment is a MuJoCo task of the kinds known here."""
+    import gymnasium
+
+    try:
+        made_by = _maker(env_id)
+    except (gymnasium.error.Error, ImportError, AttributeError):  # the workers say why
+        return False
+    return isinstance(made_by, type) and is_mujoco_task(made_by)
 
 
 def is_mujoco_task(kind: type) -> bool:

@@ -1,0 +1,160 @@
+"""Physics of a ManiSkill task that differs from episode to episode.
+
+Everything is set in the scene of a stock environment, so a group that steps this scene has it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from rlpipe.envs.shared.axes import FRICTION, GRAVITY, JOINT_DAMPING, JOINT_STIFFNESS, MASS, START
+
+AXES = (MASS, FRICTION, JOINT_DAMPING, JOINT_STIFFNESS, GRAVITY, START)
+SPREADS = ("LiftPegUpright-v1", "PickCube-v1", "PullCube-v1", "PushCube-v1")
+"""Tasks that draw places on the table, and nothing else of two numbers, as ``torch.rand((scenes, 2))``."""
+
+
+class PhysicsWithGravity:
+    """Takes the place of a PhysX system, whose own gravity is settled once it is made.
+
+    Attributes:
+        further: [3] further acceleration of everything that has weight, m/s^2; None for none.
+    """
+
+    def __init__(self, system: Any) -> None:
+        """Takes over a system."""
+        self._system = system
+        self.further: Any = None
+
+    def step(self) -> None:
+        """Advances the system by one physics step."""
+        if self.further is not None:
+            for body in _heavy_bodies(self._system):
+                body.add_force_torque(self.further, (0.0, 0.0, 0.0), "acceleration")
+        self._system.step()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._system, name)
+
+
+def _heavy_bodies(system: Any) -> Iterator[Any]:
+    for body in system.rigid_dynamic_components:
+        if not body.kinematic and not body.disable_gravity:
+            yield body
+    for link in system.articulation_link_components:
+        if not link.disable_gravity:
+            yield link
+
+
+class ManiSkillPhysics:
+    """Levels of the physics of one task, as one stock environment has it."""
+
+    def __init__(self, task: Any) -> None:
+        """Changes nothing yet; ``task`` is ManiSkill's environment with one scene."""
+        self._task = task
+        self._scene: Any = None
+        self._levels: Mapping[str, float] = {}
+        self._present: Mapping[str, float] = {}  # levels that the scene has
+
+    def vary(self, levels: Mapping[str, float]) -> None:
+        """Sets the levels of the next episode, before its reset."""
+        self._levels = levels
+        self._apply()
+
+    @contextlib.contextmanager
+    def placing(self) -> Iterator[None]:
+        """Spreads the places that the task draws in a reset around the middle of their range."""
+        level = self._levels.get(START.name, START.neutral)
+        if level == START.neutral:
+            yield
+            return
+        import torch
+
+        as_shipped: Any = torch.rand
+
+        def rand(*size: Any, **options: Any) -> Any:
+            drawn = as_shipped(*size, **options)
+            return 0.5 + level * (drawn - 0.5) if drawn.shape[1:] == (2,) else drawn
+
+        torch.rand = rand
+        try:
+            yield
+        finally:
+            torch.rand = as_shipped
+
+    def was_reset(self) -> None:
+        """Sets the levels in a scene that the reset has built anew."""
+        if self._levels and self._task.scene is not self._scene:
+            self._apply()
+
+    def _apply(self) -> None:
+        if self._task.scene is not self._scene:
+            self._remember()
+        levels = {axis.name: self._levels.get(axis.name, axis.neutral) for axis in AXES}
+        present, self._present = self._present, levels
+
+        def changes(*axes: Any) -> bool:
+            return any(levels[axis.name] != present[axis.name] for axis in axes)
+
+        if changes(MASS):
+            for body, mass, inertia in self._objects:
+                body.mass = mass * levels[MASS.name]
+                body.inertia = inertia * np.float32(levels[MASS.name])
+        if changes(FRICTION):
+            for material, static, dynamic in self._own_materials():
+                material.static_friction = static * levels[FRICTION.name]
+                material.dynamic_friction = dynamic * levels[FRICTION.name]
+        if changes(JOINT_DAMPING, JOINT_STIFFNESS):
+            for joint, stiffness, damping, limit, mode in self._joints:
+                joint.set_drive_properties(
+                    stiffness * levels[JOINT_STIFFNESS.name], damping * levels[JOINT_DAMPING.name], limit, mode
+                )
+        if changes(GRAVITY):
+            scene = self._task.scene
+            if not isinstance(scene.px, PhysicsWithGravity):
+                scene.px = PhysicsWithGravity(scene.px)
+            level = levels[GRAVITY.name]
+            gravity = np.array(self._task.sim_config.scene_config.gravity, dtype=np.float32)
+            scene.px.further = None if level == GRAVITY.neutral else np.float32(level - 1.0) * gravity
+
+    def _remember(self) -> None:
+        """Looks at a scene as the task has built it."""
+        self._scene = scene = self._task.scene
+        system = scene.px
+        agent = self._task.agent
+        robots = [] if agent is None else [part.robot for part in getattr(agent, "agents", [agent])]
+        links = {id(link) for robot in robots for link in robot._objs[0].links}
+        moving = [body for body in system.rigid_dynamic_components if not body.kinematic]
+        moving += [link for link in system.articulation_link_components if id(link) not in links]
+        moving = moving or list(system.articulation_link_components)
+        self._objects = [(body, body.mass, np.array(body.inertia)) for body in moving]
+        joints = [joint._objs[0] for robot in robots for joint in robot.active_joints]
+        self._joints = [
+            (joint, joint.stiffness, joint.damping, joint.force_limit, joint.drive_mode) for joint in joints
+        ]
+        self._materials: list[tuple[Any, float, float]] | None = None
+        self._present = {axis.name: axis.neutral for axis in AXES}
+
+    def _own_materials(self) -> list[tuple[Any, float, float]]:
+        """Returns this scene's materials with their frictions; before the first call, scenes may share materials."""
+        if self._materials is None:
+            import sapien.physx
+
+            system, copies = self._task.scene.px, dict[tuple[float, float, float], Any]()
+            bodies = (
+                *system.rigid_dynamic_components, *system.rigid_static_components,
+                *system.articulation_link_components,
+            )  # fmt: skip
+            for body in bodies:
+                for shape in body.collision_shapes:
+                    material = shape.physical_material
+                    case = (material.static_friction, material.dynamic_friction, material.restitution)
+                    if case not in copies:
+                        copies[case] = sapien.physx.PhysxMaterial(*case)
+                    shape.physical_material = copies[case]
+            self._materials = [(material, static, dynamic) for (static, dynamic, _), material in copies.items()]
+        return self._materials
