@@ -20,6 +20,7 @@ from rlpipe.config.protocol import comparable, protocol
 from rlpipe.config.sections import typed
 from rlpipe.config.simulators import task_facts
 from rlpipe.config.variations import NUMBERS, Axis, Variations
+from rlpipe.envs.base import Simulator
 from rlpipe.envs.maniskill import ManiSkill
 from rlpipe.envs.maniskill.loading import load_maniskill
 from rlpipe.envs.maniskill.single import ManiSkillEnv
@@ -338,6 +339,11 @@ def test_a_simulator_that_draws_its_own_seeds_varies_by_those_of_its_slots():
         variations(levels).draw(seed) for seed in range(5, 5 + len(began))
     ]
     assert len(began) > 4
+
+
+def test_whatever_a_simulator_can_be_asked_reaches_the_one_whose_axes_vary():
+    questions = {name for name, held in vars(Simulator).items() if callable(held) and not name.startswith("_")}
+    assert questions <= vars(VariedSimulator).keys()
 
 
 def test_each_of_several_tasks_has_its_variations(tmp_path):

@@ -400,6 +400,9 @@ class VariedSimulator(Simulator):
     def state(self, n: int) -> State:
         return self._simulator.state(n)
 
+    def expert_action(self, n: int) -> Float32:
+        return self._simulator.expert_action(n)
+
     def scene(self, n: int) -> Scene | None:
         return self._simulator.scene(n)
 
