@@ -327,8 +327,8 @@ def _trajectory(
 ) -> tuple[Any, ...] | None:
     """Returns the transitions of an episode up to its end; None if it never succeeds, unless it is labelled.
 
-    Without the last observation, an episode that is cut off ends a step earlier. One that ends by success repeats the
-    observation before, from which nothing is learnt.
+    Without the last observation, an episode that success does not end is a step shorter. Others repeat the observation
+    before, from which nothing is learnt.
     """
     actions, success = _steps(episode, where, spec)
     if not success.any() and INTERVENED not in episode.others:
@@ -338,7 +338,7 @@ def _trajectory(
         raise ConfigError(f"demos: {where} has observations that are not finite: record it again.")
     count, is_cut_off = len(actions), ignore_terminations or not success.any()
     if not episode.has_last_observation:
-        if is_cut_off:
+        if ignore_terminations:
             count -= 1
             success = np.append(success[:-2], success[-2:].any())
         else:
