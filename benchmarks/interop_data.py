@@ -40,6 +40,7 @@ from rlpipe.demonstrations.formats import lerobot_v3
 from rlpipe.demonstrations.formats.episode import DatasetInfo, Frames, RecordedEpisode
 from rlpipe.demonstrations.formats.registry import FORMATS, open_dataset
 from rlpipe.demonstrations.formats.writing import DatasetWriter
+from rlpipe.errors import ConfigError
 
 LEROBOT = [
     "torch==2.9.1", "torchvision==0.24.1", "datasets>=4,<5", "diffusers<0.36", "huggingface-hub<0.36", "accelerate<2",
@@ -48,8 +49,11 @@ LEROBOT = [
 ]  # fmt: skip
 """Packages that lerobot 0.4.4 needs to read, write and train; it asks for some more, such as drivers of robots."""
 LEROBOT_V2 = ["lerobot==0.3.3", "datasets==3.6.0", "dill==0.3.8", "multiprocess==0.70.16", "fsspec==2025.3.0"]
-ROBOMIMIC = ["robomimic==0.3.0", "tensorboardX", "protobuf", "psutil", "tqdm", "matplotlib", "h5py"]
-MINARI = ["minari[hdf5,create]==0.5.4", "gymnasium", "jax[cpu]"]
+ROBOMIMIC = [
+    "robomimic==0.3.0", "tensorboardX", "protobuf", "psutil", "six", "matplotlib", "pyparsing", "contourpy", "cycler",
+    "fonttools", "kiwisolver",
+]  # fmt: skip
+MINARI = ["minari[hdf5,create]==0.5.4", "gymnasium", "jax[cpu]", "pillow"]
 RATE = 10
 INFO = DatasetInfo("Reach-v1", {}, float(RATE), "made to be exchanged")
 TASKS = ("reach the cube", "reach the goal")
@@ -151,7 +155,7 @@ def checked(by: str, check: str, run: Callable[[], str]) -> Row:
     """Returns the row of a check of ours, which fails by an assertion."""
     try:
         return Row(by, check, True, run())
-    except AssertionError as error:
+    except (AssertionError, ConfigError) as error:
         return Row(by, check, False, str(error) or "not equal")
 
 
@@ -308,7 +312,7 @@ def version_two(envs: Environments, work: Path) -> list[Row]:
         folder = written(work / "rank_0" / "id_0", "rlinf", flagged)
         names = {"state": "state", "front": "image", "action": "actions", "task": "task"}
         truth = truth_file(work / "rlinf.npz", flagged, names | {"intervene_flag": "intervene_flag"})
-        rows += asked("RLinf", envs.lerobot, "rlinf_data.py", folder, truth, path=[envs.rlinf])
+        rows += asked("RLinf", envs.lerobot, "rlinf_data.py", folder, truth, path=[envs.rlinf, layer])
     return rows
 
 

@@ -112,7 +112,7 @@ def read(folder: str, truth: str) -> Rows:
     rows += timestamps(dataset)
     rows += statistics(dataset, episodes)
     rows += windows(folder, episodes, starts)
-    some = [1, len(episodes) - 1]
+    some = sorted({1, len(episodes) - 1})
     part = opened(folder, episodes=some)
     held = rows_of(part, range(len(part)))
     parts = [{name: np.atleast_1d(values) for name, values in episodes[number].items()} for number in some]

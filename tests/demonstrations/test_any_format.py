@@ -19,6 +19,7 @@ from rlpipe.demonstrations.formats.writing import DatasetWriter
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import LeafSpec, SpaceSpec
 from rlpipe.trajectory.tree import leaves_of
+from tests.helpers.commands import command
 from tests.helpers.datasets import INFO, episode, minari, pictures, robomimic, write
 
 SPEC = SpaceSpec(4, 1, None, np.array([-1.0], np.float32), np.array([1.0], np.float32))
@@ -181,3 +182,13 @@ def test_convert_needs_the_rate_before_it_writes(tmp_path):
     assert isinstance(refused.exception, ConfigError)
     assert "--rate" in str(refused.exception)
     assert not (tmp_path / "out").exists()
+
+
+def test_convert_names_seeds_that_a_format_cannot_hold(tmp_path):
+    """Minari draws seeds of 64 bits, of which LeRobotDataset has 63."""
+    write(tmp_path / "data", [episode(0), episode(1, seed=2**63)])
+    answer = command(
+        "demos", "convert", str(tmp_path / "data"), "--to", "lerobot", "--out", str(tmp_path / "out"), "--rate", "20"
+    )
+    assert "cannot hold the seeds of 1 episodes" in " ".join(answer.out.split())
+    assert [entry.seed for entry in open_dataset(tmp_path / "out", "demos").episodes] == [100, None]
