@@ -22,6 +22,7 @@ from rlpipe.config.sections import typed
 from rlpipe.config.simulators import task_facts
 from rlpipe.config.variations import NUMBERS, Axis, Variations
 from rlpipe.envs.base import Simulator
+from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.envs.maniskill import ManiSkill
 from rlpipe.envs.maniskill.loading import load_maniskill
 from rlpipe.envs.maniskill.single import ManiSkillEnv
@@ -36,6 +37,7 @@ from rlpipe.report.view_episodes import episodes_section
 from rlpipe.training.checks import check_spaces
 from rlpipe.trajectory.tree import leaves_of
 from tests.helpers.contract import episode, made, random_actions
+from tests.helpers.kinds import KINDS
 from tests.helpers.runs import lines, scripted
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -157,6 +159,36 @@ def test_noise_follows_from_the_seed_of_the_episode_and_not_from_its_slot():
     two, swapped = noise_of([5, 6], 2), noise_of([6, 5], 2)
     assert two == pytest.approx(swapped[::-1], abs=1e-6)
     assert abs(two[0] - two[1]).min() > 1e-3
+
+
+# --- pictures
+
+PAINTED = {"name": "tests.helpers.simulators:Painted"}
+
+
+def row_seen(seed=5, **levels) -> list[int]:
+    """A row of the first picture, which is 100, 100, 100, 255 without variations."""
+    simulator = made(PAINTED | {"variations": levels}, [seed])
+    return simulator.reset()[0]["camera"][0, 1, :, 0].tolist()
+
+
+def test_brightness_and_contrast_change_colours_within_their_range():
+    assert row_seen(brightness=0.2) == [151, 151, 151, 255]
+    assert row_seen(brightness=-1) == [0, 0, 0, 0]
+    assert row_seen(contrast=2) == [72, 72, 72, 255]
+    assert row_seen(contrast=0) == [128, 128, 128, 128]
+
+
+def test_a_picture_is_shifted_as_its_seed_says_and_its_edges_are_repeated():
+    assert {tuple(row_seen(seed, camera_shift=0.25)) for seed in range(20)} == {
+        (100, 100, 100, 255), (100, 100, 100, 100), (100, 100, 255, 255),
+    }  # fmt: skip
+    assert row_seen(7, camera_shift=0.25) == row_seen(7, camera_shift=0.25)
+
+
+def test_noise_needs_fractions_to_act_on(tmp_path):
+    with pytest.raises(ConfigError, match="names observation_noise, but the task has no fractions: leave it out"):
+        made(PAINTED | {"variations": {"observation_noise": 0.1}}, [5])
 
 
 # --- nothing at the neutral levels
@@ -446,6 +478,19 @@ def test_the_ledger_has_the_levels_of_each_episode(tmp_path):
 def test_variations_that_cannot_be_are_refused(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):
         scripted(tmp_path, *overrides)
+
+
+def test_goals_are_not_judged_by_what_is_observed_wrongly(tmp_path):
+    late = "env.train.variations={observation_latency: 1}"
+    config = KINDS["goals in hindsight, sac"].config(tmp_path, late)
+    with pytest.raises(ConfigError, match="which judges goals by what was observed, but env"):
+        config.algorithm.check_task(config.env.train)
+
+
+def test_demonstrations_have_no_levels_to_observe():
+    overrides = ["env.train.variations={mass: 2}", "env.train.observe_variations=true"]
+    with pytest.raises(ConfigError, match=r"demonstrations \(demos\) say nothing of variations: leave either out"):
+        check_demonstrations(load_config("sparse_pick_cube", overrides))
 
 
 @pytest.mark.parametrize(
