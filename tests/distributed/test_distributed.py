@@ -14,7 +14,6 @@ from rlpipe.doctor import machine
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from tests.helpers.cluster import program_outside_ray
-from tests.helpers.kinds import KINDS
 from tests.helpers.runs import (
     from_ledger,
     lines,
@@ -38,9 +37,11 @@ JOB = {
 
 @pytest.fixture(scope="module")
 def both(ray_cluster, tmp_path_factory):
-    """The same run with two workers in one process and on Ray, as a submitted job on a machine with few open files."""
+    """The same run with two workers in one process and on Ray, which collect ahead of the learner, as a submitted job on
+    a machine with few open files."""
     env = {"train": {"name": "scripted", "total_num_envs": 4, "script": SCRIPT, "match_actions": True}}
-    config = scripted(tmp_path_factory.mktemp("both"), "rollout.num_workers=2", "runner.val_check_interval=2", env=env)
+    options = ("rollout.num_workers=2", "runner.val_check_interval=2", "runner.pipeline=ahead")
+    config = scripted(tmp_path_factory.mktemp("both"), *options, env=env)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOOR_PASSWORD", "open-sesame")
         patch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(JOB))
@@ -85,48 +86,6 @@ class TestARunOnRay:
         assert any(
             message.startswith("open files on ") and "Remedy: ulimit -n 65536" in message for message in messages
         )
-
-
-def check_equal_on_ray(config):
-    here, on_ray = (rlpipe.train(config, local=local).directory for local in (True, False))
-    assert without_timings(here) == without_timings(on_ray)
-    assert lines(here, "episodes.jsonl") == lines(on_ray, "episodes.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("kind", "pipeline"),
-    [("tree, several parts, chunks, ppo", "ahead"), ("tree, chunks, sac", "sync")],
-    ids=["ppo, which collects ahead", "sac"],
-)
-def test_every_kind_gives_the_same_numbers_on_ray_as_in_one_process(kind, pipeline, tmp_path):
-    options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", f"runner.pipeline={pipeline}")
-    check_equal_on_ray(KINDS[kind].config(tmp_path, *options, "evaluation.episodes=2"))
-
-
-@pytest.mark.soak
-def test_one_worker_on_ray_gives_the_same_numbers_as_in_one_process(tmp_path):
-    check_equal_on_ray(KINDS["tree, tokens, grpo"].config(tmp_path, "rollout.num_workers=1", "evaluation.episodes=2"))
-
-
-def test_a_stream_is_whole_whatever_its_workers_speeds_and_its_slow_worker_does_not_hold_it_up(tmp_path):
-    train = {
-        "name": "tests.helpers.simulators:Uneven", "total_num_envs": 4, "script": SCRIPT, "folder": str(tmp_path),
-        "slow_seconds": 0.05, "step_seconds": 0.002,
-    }  # fmt: skip
-    options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", "runner.pipeline=stream")
-    env = {"train": train, "eval": {"slow_seconds": 0.0, "step_seconds": 0.0}}
-    run = rlpipe.train(scripted(tmp_path, *options, "runner.total_timesteps=1024", env=env)).directory
-    rows = lines(run, "metrics.jsonl")
-    assert [row["total_timesteps"] for row in rows] == [64 * n for n in range(1, 17)]
-    for row in rows:
-        expected = from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
-        assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
-    lags = [row["metrics"]["rollout/policy_lag_max"] for row in rows]
-    assert 1 < max(lags) <= 4
-    steps = {
-        worker: max(row["step"] for row in lines(run, "episodes.jsonl") if row["worker"] == worker) for worker in (0, 1)
-    }
-    assert max(steps.values()) > 3 * min(steps.values())
 
 
 def test_more_workers_than_the_cluster_has_cpus_for_is_an_error_before_anything_is_written(tmp_path):
