@@ -37,8 +37,8 @@ JOB = {
 
 @pytest.fixture(scope="module")
 def both(ray_cluster, tmp_path_factory):
-    """The same run with two workers in one process and on Ray, which collect ahead of the learner, as a submitted job on
-    a machine with few open files."""
+    """The same run with two workers that collect ahead, in one process and on Ray, as a submitted job on a machine with
+    few open files."""
     env = {"train": {"name": "scripted", "total_num_envs": 4, "script": SCRIPT, "match_actions": True}}
     options = ("rollout.num_workers=2", "runner.val_check_interval=2", "runner.pipeline=ahead")
     config = scripted(tmp_path_factory.mktemp("both"), *options, env=env)

@@ -11,7 +11,6 @@ from rlpipe.config.loading import load_config
 from tests.helpers.curricula import reach
 from tests.helpers.runs import lines, load, scripted, without_timings
 
-
 RECIPES = {"ppo": scripted, "rlpd in a curriculum": reach}
 
 
