@@ -16,12 +16,12 @@ from rlpipe.report.ledger import read_ledger
 from rlpipe.run.directory import RunDirectory
 from rlpipe.run.rollback import roll_back
 
-ITERATIONS, FEW, MANY = 200, 1_000, 5_000
+ITERATIONS, FEW, MANY = 200, 2_000, 12_000
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two runs of as many iterations, one of them with five times as many episodes, by this number."""
+    """Two runs of as many iterations, one of them with six times as many episodes, by this number."""
     real = long_run.train_real(tmp_path_factory.mktemp("real"))
     return {
         episodes: long_run.lengthened(real, real.with_name(f"{episodes}"), ITERATIONS, episodes)
