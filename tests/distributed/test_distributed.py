@@ -13,7 +13,6 @@ from rlpipe.config.loading import load_config
 from rlpipe.doctor import machine
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
-from tests.helpers.cluster import program_outside_ray
 from tests.helpers.runs import (
     from_ledger,
     lines,
@@ -146,20 +145,3 @@ def test_maniskill_trains_through_ray_under_both_stages(tmp_path):
         *("rollout/advantages_mean", "rollout/advantages_min", "rollout/rewards", "env/success_once"),
         *("env/episode_len", "env/return", "env/reward"),
     }
-
-
-TWICE = """
-import os, ray
-from rlpipe.distributed.cluster import Cluster
-for _ in range(2):
-    cluster = Cluster()
-    print(ray.get(ray.remote(num_cpus=0)(lambda: 3).remote()), "RAY_AUTH_TOKEN" in os.environ)
-    cluster.close()
-    print("RAY_AUTH_TOKEN" in os.environ)
-"""
-
-
-@pytest.mark.soak
-def test_the_token_of_a_ray_of_the_runs_own_ends_with_it_and_another_can_be_started():
-    done = program_outside_ray(TWICE)
-    assert done.stdout.split("\n") == ["3 True", "False"] * 2 + [""], done.stderr

@@ -48,7 +48,7 @@ def left_behind(environment: dict[str, str], before: set[str]) -> tuple[list[str
         left = sign(environment), {name for name in memory if belongs(name)}
         if left == ([], set()) or time.monotonic() > ends:
             return left
-        time.sleep(0.1)
+        time.sleep(0.3)
 
 
 def belongs(name: str) -> bool:
