@@ -37,8 +37,8 @@ def _is_required(module: str) -> bool:
 def _top_level_modules(package: str) -> set[str]:
     """Returns the modules of an installed package; ``packages_distributions`` reads those of all packages."""
     try:
-        found = metadata.distribution(package)
+        distribution = metadata.distribution(package)
     except metadata.PackageNotFoundError:
         return set()
-    told = (found.read_text("top_level.txt") or "").split()
-    return {*told} or {file.parts[0].removesuffix(".py") for file in found.files or ()}
+    modules = (distribution.read_text("top_level.txt") or "").split()
+    return {*modules} or {file.parts[0].removesuffix(".py") for file in distribution.files or ()}
