@@ -239,12 +239,11 @@ class Quotes(Backend):
         """Never reached."""
 
 
-def test_an_error_that_quotes_a_credential_is_printed_without_it(tmp_path):
+def test_an_error_that_quotes_a_credential_is_printed_without_it(tmp_path, monkeypatch):
     run = rlpipe.train(scripted(tmp_path), local=True).directory
-    command = [sys.executable, "-m", "rlpipe", "sync", str(run), "--to", "tests.test_secrets:Quotes"]
-    answer = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **SENTINELS}, capture_output=True, text=True, timeout=600, check=False
-    )
-    assert answer.returncode == 1
-    assert "unauthorised: ***" in answer.stderr
-    assert SENTINELS["WANDB_API_KEY"] not in answer.stdout + answer.stderr
+    for name, value in SENTINELS.items():
+        monkeypatch.setenv(name, value)
+    answer = command("sync", str(run), "--to", "tests.test_secrets:Quotes")
+    assert answer.code == 1
+    assert "unauthorised: ***" in answer.err
+    assert SENTINELS["WANDB_API_KEY"] not in answer.out + answer.err

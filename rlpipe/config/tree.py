@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,9 @@ def from_yaml(text: str, where: str = "the configuration") -> dict[str, Any]:
 
 
 def _parsed(text: str, where: str) -> DictConfig:
-    """Parses YAML that must hold keys and values."""
+    """Parses YAML that must hold keys and values. The tree is shared: nobody may change it."""
     try:
-        tree = OmegaConf.create(text)
+        tree = _tree(text)
     except Exception as error:  # YAML's own errors have no common base that OmegaConf promises
         lines, mark = text.splitlines(), getattr(error, "problem_mark", None)
         tab = mark is not None and mark.line < len(lines) and "\t" in lines[mark.line]
@@ -67,6 +68,12 @@ def _parsed(text: str, where: str) -> DictConfig:
     if not isinstance(tree, DictConfig):
         raise ConfigError(f"{where} must hold keys and values at its top level, but holds a list.")
     return tree
+
+
+@lru_cache(maxsize=32)
+def _tree(text: str) -> Any:
+    """Returns YAML as a tree; whoever resumes or compares runs reads the same text several times."""
+    return OmegaConf.create(text)
 
 
 def container(tree: DictConfig, *, resolve: bool = False) -> dict[str, Any]:

@@ -31,5 +31,14 @@ def advice_on(log: str) -> str:
 
 def _is_required(module: str) -> bool:
     """True if a top-level module belongs to a package that rlpipe requires."""
-    needed = {requirement.name.lower() for requirement in requirements()}
-    return any(name.lower() in needed for name in metadata.packages_distributions().get(module, []))
+    return any(module in _top_level_modules(requirement.name) for requirement in requirements())
+
+
+def _top_level_modules(package: str) -> set[str]:
+    """Returns the modules of an installed package; ``packages_distributions`` reads those of all packages."""
+    try:
+        distribution = metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return set()
+    modules = (distribution.read_text("top_level.txt") or "").split()
+    return {*modules} or {file.parts[0].removesuffix(".py") for file in distribution.files or ()}

@@ -8,7 +8,7 @@ from tests.helpers.outages import run
 
 pytestmark = pytest.mark.soak
 
-FAULTS = {"tensorboard": "raises later", "jsonl": "raises at start", "csv": "killed", "swanlab": "back after 20"}
+FAULTS = {"csv": "killed", "jsonl": "back after 20"}
 
 
 def test_nothing_is_missing_after_outages_for_good_and_for_a_while(tmp_path):

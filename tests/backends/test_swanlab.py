@@ -19,6 +19,7 @@ from rlpipe.backends.swanlab import Mode, SwanLab, SwanLabOptions
 from rlpipe.config.loading import load_config
 from rlpipe.metrics.row import Event, Row
 from rlpipe.run.directory import RunDirectory, read_jsonl
+from rlpipe.run.follower import Follower
 from tests.helpers.backends import sync
 from tests.helpers.runs import scripted
 
@@ -134,11 +135,18 @@ def test_an_event_that_comes_again_stands_in_the_log_once(tmp_path):
     ]
 
 
+def follow_offline(run):
+    follower = Follower(run, "swanlab", {"mode": "offline"})
+    assert follower.catch_up()
+    follower.close()
+
+
 def test_an_offline_run_that_is_made_longer_stands_once_in_the_file_to_be_sent(tmp_path):
-    mode = ("runner.logger.logger_backends=[swanlab]", "runner.logger.options.swanlab.mode=offline")
-    first = rlpipe.train(scripted(tmp_path, *mode), local=True)
-    longer = load_config(first.directory / "config.yaml", ["runner.total_timesteps=384"])
-    run = RunDirectory(rlpipe.train(longer, local=True, resume=first.directory).directory)
+    run = RunDirectory(rlpipe.train(scripted(tmp_path), local=True).directory)
+    follow_offline(run)
+    longer = load_config(run.path / "config.yaml", ["runner.total_timesteps=384"])
+    rlpipe.train(longer, local=True, resume=run.path)
+    follow_offline(run)
     found = records(tmp_path / "swanlab" / "offline")
     points = [(r.scalar.step, unescaped(r.scalar.key), r.scalar.value.number) for r in found if r.HasField("scalar")]
     truth = [

@@ -18,11 +18,12 @@ from pathlib import Path
 
 import pytest
 
+import rlpipe
 from rlpipe.backends.wandb import WandbOptions
 from rlpipe.errors import ConfigError
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.follower import mark_file, read_mark
-from tests.helpers.backends import assert_shows_everything, catch_up, sync, trained
+from tests.helpers.backends import assert_shows_everything, catch_up, sync
 from tests.helpers.runs import scripted
 from tests.helpers.stores import wandb as store
 
@@ -34,7 +35,9 @@ def finished(tmp_path_factory):
     """A finished run that was shown offline; an API key was there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_API_KEY", KEY)
-        return trained(tmp_path_factory.mktemp("wandb"), "wandb")
+        run = RunDirectory(rlpipe.train(scripted(tmp_path_factory.mktemp("wandb")), local=True).directory)
+        assert catch_up(run, "wandb")
+        return run
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from rlpipe.config.loading import load_config
 from rlpipe.doctor import machine
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
-from tests.helpers.cluster import program_outside_ray
-from tests.helpers.kinds import KINDS
 from tests.helpers.runs import (
     from_ledger,
     lines,
@@ -38,9 +36,11 @@ JOB = {
 
 @pytest.fixture(scope="module")
 def both(ray_cluster, tmp_path_factory):
-    """The same run with two workers in one process and on Ray, as a submitted job on a machine with few open files."""
+    """The same run with two workers that collect ahead, in one process and on Ray, as a submitted job on a machine with
+    few open files."""
     env = {"train": {"name": "scripted", "total_num_envs": 4, "script": SCRIPT, "match_actions": True}}
-    config = scripted(tmp_path_factory.mktemp("both"), "rollout.num_workers=2", "runner.val_check_interval=2", env=env)
+    options = ("rollout.num_workers=2", "runner.val_check_interval=2", "runner.pipeline=ahead")
+    config = scripted(tmp_path_factory.mktemp("both"), *options, env=env)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOOR_PASSWORD", "open-sesame")
         patch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(JOB))
@@ -87,48 +87,6 @@ class TestARunOnRay:
         )
 
 
-def check_equal_on_ray(config):
-    here, on_ray = (rlpipe.train(config, local=local).directory for local in (True, False))
-    assert without_timings(here) == without_timings(on_ray)
-    assert lines(here, "episodes.jsonl") == lines(on_ray, "episodes.jsonl")
-
-
-@pytest.mark.parametrize(
-    ("kind", "pipeline"),
-    [("tree, several parts, chunks, ppo", "ahead"), ("tree, chunks, sac", "sync")],
-    ids=["ppo, which collects ahead", "sac"],
-)
-def test_every_kind_gives_the_same_numbers_on_ray_as_in_one_process(kind, pipeline, tmp_path):
-    options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", f"runner.pipeline={pipeline}")
-    check_equal_on_ray(KINDS[kind].config(tmp_path, *options, "evaluation.episodes=2"))
-
-
-@pytest.mark.soak
-def test_one_worker_on_ray_gives_the_same_numbers_as_in_one_process(tmp_path):
-    check_equal_on_ray(KINDS["tree, tokens, grpo"].config(tmp_path, "rollout.num_workers=1", "evaluation.episodes=2"))
-
-
-def test_a_stream_is_whole_whatever_its_workers_speeds_and_its_slow_worker_does_not_hold_it_up(tmp_path):
-    train = {
-        "name": "tests.helpers.simulators:Uneven", "total_num_envs": 4, "script": SCRIPT, "folder": str(tmp_path),
-        "slow_seconds": 0.05, "step_seconds": 0.002,
-    }  # fmt: skip
-    options = ("rollout.num_workers=2", "cluster.cpus_per_worker=0.5", "runner.pipeline=stream")
-    env = {"train": train, "eval": {"slow_seconds": 0.0, "step_seconds": 0.0}}
-    run = rlpipe.train(scripted(tmp_path, *options, "runner.total_timesteps=1024", env=env)).directory
-    rows = lines(run, "metrics.jsonl")
-    assert [row["total_timesteps"] for row in rows] == [64 * n for n in range(1, 17)]
-    for row in rows:
-        expected = from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"])
-        assert {name: value for name, value in row["metrics"].items() if name.startswith("env/")} == expected
-    lags = [row["metrics"]["rollout/policy_lag_max"] for row in rows]
-    assert 1 < max(lags) <= 4
-    steps = {
-        worker: max(row["step"] for row in lines(run, "episodes.jsonl") if row["worker"] == worker) for worker in (0, 1)
-    }
-    assert max(steps.values()) > 3 * min(steps.values())
-
-
 def test_more_workers_than_the_cluster_has_cpus_for_is_an_error_before_anything_is_written(tmp_path):
     with pytest.raises(ConfigError, match=r"4 rollout workers with 1 CPU each are wanted .* there is room for 2"):
         rlpipe.train(scripted(tmp_path, "rollout.num_workers=4", "cluster.placement_timeout=1"))
@@ -159,13 +117,15 @@ def test_maniskill_trains_through_ray_under_both_stages(tmp_path):
     config = load_config(
         "configs/ppo_push_cube.yaml",
         [
-            "rollout.horizon=60",
-            "env.train.total_num_envs=4",
+            "env.train.max_episode_steps=10",
+            "rollout.horizon=12",
+            "env.train.total_num_envs=2",
             "rollout.num_workers=1",
-            "runner.total_timesteps=480",
-            "evaluation.episodes=4",
-            "env.eval.total_num_envs=4",
-            "stages.0.timesteps=240",
+            "runner.total_timesteps=48",
+            "evaluation.episodes=2",
+            "env.eval.total_num_envs=2",
+            "algorithm.num_minibatches=2",
+            "stages.0.timesteps=24",
             f"runner.logger.log_path={tmp_path}",
             "runner.logger.logger_backends=[csv]",
             "runner.report=false",
@@ -175,8 +135,8 @@ def test_maniskill_trains_through_ray_under_both_stages(tmp_path):
     rows = [row["metrics"] for row in lines(result.directory, "metrics.jsonl")]
     assert [row["train/stage"] for row in rows] == [0, 1]
     assert rows[0]["rollout/rewards"] > 0  # dense
-    assert rows[0]["env/num_trajectories"] >= 4
-    assert rows[-1]["eval/num_trajectories"] == 4
+    assert rows[0]["env/num_trajectories"] >= 2
+    assert rows[-1]["eval/num_trajectories"] == 2
     reported = {name for row in rows for name in row}
     assert reported >= {
         *(f"train/actor/{name}" for name in ("approx_kl", "clip_fraction", "clipped_ratio", "grad_norm", "lr")),
@@ -185,20 +145,3 @@ def test_maniskill_trains_through_ray_under_both_stages(tmp_path):
         *("rollout/advantages_mean", "rollout/advantages_min", "rollout/rewards", "env/success_once"),
         *("env/episode_len", "env/return", "env/reward"),
     }
-
-
-TWICE = """
-import os, ray
-from rlpipe.distributed.cluster import Cluster
-for _ in range(2):
-    cluster = Cluster()
-    print(ray.get(ray.remote(num_cpus=0)(lambda: 3).remote()), "RAY_AUTH_TOKEN" in os.environ)
-    cluster.close()
-    print("RAY_AUTH_TOKEN" in os.environ)
-"""
-
-
-@pytest.mark.soak
-def test_the_token_of_a_ray_of_the_runs_own_ends_with_it_and_another_can_be_started():
-    done = program_outside_ray(TWICE)
-    assert done.stdout.split("\n") == ["3 True", "False"] * 2 + [""], done.stderr

@@ -75,7 +75,7 @@ def wait_for(condition):
     while time.monotonic() < ends:
         if found := condition():
             return found
-        time.sleep(0.2)
+        time.sleep(0.5)
     raise AssertionError("not within 600 s")
 
 

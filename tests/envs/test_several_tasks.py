@@ -197,13 +197,12 @@ def test_off_policy_learning_takes_several_tasks(tmp_path):
     assert lines(run_of(tmp_path, make=sac), "metrics.jsonl")[-1]["metrics"]["eval/num_trajectories"] == 6
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_the_members_of_a_group_have_the_same_task(tmp_path, workers):
+def test_the_members_of_a_group_have_the_same_task(tmp_path):
     """GRPO compares episodes that begin in one state, and checks that they do."""
     env = {"name": "gymnasium", "total_num_envs": 8, "max_episode_steps": 8, "success_key": None}
     short = {"id": "CartPole-v1", "label": "short", "max_episode_steps": 4}
     config = scripted(
-        tmp_path, "evaluation.episodes=2", f"rollout.num_workers={workers}",
+        tmp_path, "evaluation.episodes=2", "rollout.num_workers=2",
         env={"train": {**env, "tasks": ["CartPole-v1", short]}},
         algorithm={"name": "grpo", "group_size": 4, "update_epochs": 1, "num_minibatches": 1},
     )  # fmt: skip
@@ -241,13 +240,12 @@ def test_a_task_whose_success_changes_gets_more_than_one_that_is_solved_or_hopel
     assert again.starts().task_weights == curriculum.starts().task_weights
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_slots_go_over_to_the_task_that_is_being_learnt(tmp_path, workers):
+def test_slots_go_over_to_the_task_that_is_being_learnt(tmp_path):
     """The second task succeeds from its slots' fifth episode on; the first never does."""
     rising = [{"length": 3}] * 4 + [{"length": 3, "success_at": [3]}] * 20
     tasks = [HARD, {"label": "rising", "script": [rising]}]
     curriculum = {"name": "task_progress", "interval": 1, "progress_window": 4, "uniform_share": 0.5}
-    run = run_of(tmp_path, f"rollout.num_workers={workers}", tasks=tasks, curriculum=curriculum)
+    run = run_of(tmp_path, "rollout.num_workers=2", tasks=tasks, curriculum=curriculum)
     slots = [
         {row["slot"]: row["task"] for row in lines(run, "episodes.jsonl") if row["iteration"] == iteration}
         for iteration in (1, 2)

@@ -48,7 +48,7 @@ def left_behind(environment: dict[str, str], before: set[str]) -> tuple[list[str
         left = sign(environment), {name for name in memory if belongs(name)}
         if left == ([], set()) or time.monotonic() > ends:
             return left
-        time.sleep(0.1)
+        time.sleep(0.3)
 
 
 def belongs(name: str) -> bool:
@@ -90,12 +90,8 @@ class Command:
         """Trains, sends a signal after three iterations, checks that nothing is left, and returns the exit code."""
         file = self.folder / "config.yaml"
         file.write_text(to_yaml(config))
-        return self.run(str(file), number=number)
-
-    def run(self, *arguments: str, number: signal.Signals | None = None) -> int:
-        """Starts a run, sends a signal after three iterations, checks that nothing is left, returns the exit code."""
         before = set(os.listdir("/dev/shm"))
-        process = self.start(*arguments)
+        process = self.start(str(file))
         try:
             if number is not None:
                 wait_for_rows(self.folder, 3)
@@ -120,17 +116,8 @@ def test_a_run_that_is_asked_to_end_saves_a_checkpoint_and_leaves_nothing_behind
 
 
 @pytest.mark.soak
-def test_a_run_that_is_killed_leaves_nothing_behind_and_resumed_loses_and_repeats_nothing(tmp_path):
-    """Resumed, it completes."""
-    command = Command.of(tmp_path)
-    assert command.train(endless(tmp_path), signal.SIGKILL) == -signal.SIGKILL
-    (run,) = (file.parent for file in tmp_path.glob("*/*/run.json"))
-    reported = len(lines(run, "metrics.jsonl"))
-    assert command.run("--resume", str(run), f"runner.total_timesteps={64 * (reported + 3)}") == 0
-    assert_saved(tmp_path)
-    rows = lines(run, "metrics.jsonl")
-    assert [row["iteration"] for row in rows] == list(range(1, reported + 4))
-    assert [row["total_timesteps"] for row in rows] == [64 * row["iteration"] for row in rows]
+def test_a_run_that_is_killed_leaves_nothing_behind(tmp_path):
+    assert Command.of(tmp_path).train(endless(tmp_path), signal.SIGKILL) == -signal.SIGKILL
 
 
 def assert_saved(folder: Path) -> None:

@@ -15,6 +15,7 @@ import rlpipe
 from rlpipe.errors import LostRowsError, RunError
 from rlpipe.run import checkpoint
 from tests.helpers.faulty import assert_whole, events, faulty, rows
+from tests.helpers.kinds import KINDS
 from tests.helpers.runs import scripted, without_timings
 from tests.helpers.simulated_ray.trials import failures, on_a_simulated_cluster
 from tests.helpers.simulated_ray.world import ProcessKilledError
@@ -34,12 +35,34 @@ def test_a_run_keeps_its_promises_through_the_faults_of_a_seed(first):
 # --- on the simulated cluster, a run is the same as elsewhere
 
 
-def test_without_a_fault_a_run_has_the_rows_of_one_in_this_process(tmp_path):
-    here = rlpipe.train(scripted(tmp_path / "here", *BASE), local=True).directory
+@pytest.mark.parametrize(
+    ("kind", "pipeline"),
+    [("tree, several parts, chunks, ppo", "ahead"), ("tree, chunks, sac", "sync")],
+    ids=["ppo, which collects ahead", "sac"],
+)
+def test_without_a_fault_a_run_has_the_rows_of_one_in_this_process(tmp_path, kind, pipeline):
+    options = (*BASE, f"runner.pipeline={pipeline}", "evaluation.episodes=2")
+    here = rlpipe.train(KINDS[kind].config(tmp_path / "here", *options), local=True).directory
     with on_a_simulated_cluster(tmp_path, stubs=False):
-        there = rlpipe.train(scripted(tmp_path / "there", *BASE)).directory
+        there = rlpipe.train(KINDS[kind].config(tmp_path / "there", *options)).directory
     assert without_timings(there) == without_timings(here)
     assert rows(there, "episodes.jsonl") == rows(here, "episodes.jsonl")
+
+
+def test_a_slow_worker_holds_up_no_stream(tmp_path):
+    train = {
+        "name": "tests.helpers.simulators:Uneven", "total_num_envs": 4, "script": [[{"length": 3}], [{"length": 7}]],
+        "match_actions": True, "folder": str(tmp_path), "slow_seconds": 0.5,
+    }  # fmt: skip
+    options = (*BASE, "runner.pipeline=stream", "runner.total_timesteps=1024")
+    with on_a_simulated_cluster(tmp_path, stubs=False):
+        run = rlpipe.train(scripted(tmp_path, *options, env={"train": train, "eval": {"slow_seconds": 0.0}})).directory
+    assert_whole(run, 16)
+    assert [row["total_timesteps"] for row in rows(run)] == [64 * n for n in range(1, 17)]
+    assert 1 < max(row["metrics"]["rollout/policy_lag_max"] for row in rows(run)) <= 4
+    ledger = rows(run, "episodes.jsonl")
+    steps = [max(row["step"] for row in ledger if row["worker"] == worker) for worker in (0, 1)]
+    assert max(steps) > 3 * min(steps)
 
 
 @pytest.mark.parametrize("pipeline", ["sync", "ahead"])

@@ -19,15 +19,12 @@ TOLD = {
     "kill": "died without a message, as after SIGKILL",
     "crash": "crashed (Segmentation fault)",
     "exit": "raised SimulatorError: the simulator called os._exit(7) while taking step",
-    "sys.exit": "raised SimulatorError: the simulator called sys.exit(7) while taking step",
-    "interrupt": "raised SimulatorError: the simulator raised KeyboardInterrupt while taking step",
-    "raise": "raised SimulatorError: the simulator raised ArithmeticError: the solver diverged while taking step",
     "stop": "gave no answer within 2 s (rollout.timeout)",
 }
 
 
 class WorkersThatFail:
-    """Each fault in turn, in one run of 12 iterations with two workers."""
+    """Each fault in turn, in one run of 6 iterations with two workers."""
 
     faults: tuple[str, ...]
     overrides: tuple[str, ...] = ()
@@ -37,14 +34,14 @@ class WorkersThatFail:
         return self.trained(tmp_path_factory.mktemp("workers"))
 
     def trained(self, folder):
-        options = ("env.train.at=20", "rollout.simulator_retries=0", "rollout.max_restarts=8", *self.overrides)
+        options = ("env.train.at=20", "rollout.simulator_retries=0", "runner.total_timesteps=384", *self.overrides)
         return rlpipe.train(faulty(folder, " ".join(self.faults), *options)).directory
 
     def test_the_run_is_whole(self, run):
-        assert_whole(run, 12)
+        assert_whole(run, 6)
         last = rows(run)[-1]["metrics"]
         assert last["time/worker_restarts"] == len(self.faults)
-        assert last["time/total_timesteps"] == 768
+        assert last["time/total_timesteps"] == 384
 
     def test_each_failure_is_reported_with_its_cause(self, run):
         failures = [event["data"] for event in events(run, "restarted")]
@@ -61,11 +58,11 @@ class WorkersThatFail:
         assert sum(discarded) == 2 * len(self.faults)
 
     def test_every_iteration_has_two_fragments(self, run):
-        assert [row["metrics"]["time/total_timesteps"] for row in rows(run)] == list(range(64, 769, 64))
+        assert [row["metrics"]["time/total_timesteps"] for row in rows(run)] == list(range(64, 385, 64))
 
 
 class TestWorkersThatDie(WorkersThatFail):
-    faults = ("kill", "crash", "exit", "sys.exit", "interrupt", "raise")
+    faults = ("kill", "crash", "exit")
 
     def test_the_replacement_acts_with_the_weights_of_the_iteration(self, run):
         for metrics in (row["metrics"] for row in rows(run)):

@@ -6,33 +6,17 @@ import importlib
 import pkgutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import rlpipe
 from rlpipe.run.directory import RunDirectory, read_jsonl
 from rlpipe.run.follower import Follower
 from tests.helpers import stores
-from tests.helpers.runs import scripted
 
 STORES = {
     found.name: importlib.import_module(f"tests.helpers.stores.{found.name}")
     for found in pkgutil.iter_modules(stores.__path__)
 }
-PATIENT = "runner.logger.finish_timeout=600"
-"""The run waits for its backends at the end, however busy the machine is."""
-ALL = (
-    f"runner.logger.logger_backends=[{','.join(STORES)}]", PATIENT,
-    *(option for store in STORES.values() for option in store.OPTIONS),
-)  # fmt: skip
-"""Overrides of a run that feeds every backend."""
-
-
-def trained(folder: Path, name: str, *overrides: str) -> RunDirectory:
-    """A finished run that fed a backend while it ran."""
-    config = scripted(folder, f"runner.logger.logger_backends=[{name}]", PATIENT, *STORES[name].OPTIONS, *overrides)
-    return RunDirectory(rlpipe.train(config, local=True).directory)
 
 
 def sync(run: RunDirectory, name: str, *options: str, after: str = "pass") -> subprocess.CompletedProcess[str]:

@@ -69,7 +69,6 @@ KINDS = {
     "tree, ppo": Kind(
         "Signs", PPO, {**PERCEPTRON, "encoders": ENCODERS, "normalize_observations": True}, overrides=SHORT
     ),
-    "tree, several parts, ppo": Kind("Parts", PPO, {**PERCEPTRON, "encoders": ENCODERS}, overrides=SHORT),
     "tree, several parts, chunks, ppo": Kind("Parts", PPO, {**PERCEPTRON, "encoders": ENCODERS, "chunk_size": CHUNK}),
     "tree, chunks, grpo": Kind("Signs", GRPO, {**PERCEPTRON, "encoders": ENCODERS, "chunk_size": CHUNK}),
     "tree, chunks, sac": Kind(
@@ -91,7 +90,6 @@ KINDS = {
     "tree, gru, chunks, reward of each action, ppo": Kind(
         "Signs", {**PPO, "logprob_level": "action", "reward_level": "action"}, {**GRU, "chunk_size": CHUNK}
     ),
-    "tree, tokens, ppo": Kind("Signs", {**PPO, **BY_TOKEN}, {**TOKENS, "encoders": ENCODERS}),
     "tree, autoregressive tokens, ppo": Kind(
         "Signs", {**PPO, **BY_TOKEN}, {**TOKENS, "encoders": ENCODERS, "decoding": "autoregressive"}
     ),

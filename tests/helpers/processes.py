@@ -24,7 +24,7 @@ class FragileConfig(ScriptedConfig):
     """Options of the fragile simulator."""
 
     fault: str = ""
-    """Fault of every step, or of one step where ``folder`` is given."""
+    """Fault of every step, or of one step where ``folder`` is given. Several, separated by spaces, happen in turn."""
     folder: str = ""
     """Where the fault leaves a note, so that the simulator that replaces this one does not fail."""
     at: int = 0
@@ -48,7 +48,8 @@ class Fragile(Scripted):
         if self.config.fault and self.taken > self.config.at and not (self.config.folder and note.exists()):
             if self.config.folder:
                 note.touch()
-            fail(self.config.fault)
+            faults = self.config.fault.split()
+            fail(faults[(self.taken - self.config.at - 1) % len(faults)])
         return super().step(actions, active)
 
 

@@ -18,6 +18,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.trajectory import Episode
 from tests.helpers.curricula import reach
 from tests.helpers.runs import from_ledger, lines, without_timings
+from tests.helpers.simulated_ray.trials import on_a_simulated_cluster
 
 PENDULUM = {"name": "gymnasium", "id": "Pendulum-v1"}
 
@@ -102,7 +103,8 @@ def test_resumed_it_continues_the_curriculum(run, tmp_path):
 
 
 def test_local_equals_ray(tmp_path, run):
-    ray = rlpipe.train(reach(tmp_path, "rollout.num_workers=1"), ray_address=None).directory
+    with on_a_simulated_cluster(tmp_path, stubs=False):
+        ray = rlpipe.train(reach(tmp_path, "rollout.num_workers=1", "learner.device=cpu")).directory
     assert of_episodes(ray) == of_episodes(run)
 
 

@@ -13,7 +13,7 @@ from rlpipe.report.run_content import PHASES
 from tests.helpers.kinds import KINDS
 from tests.helpers.runs import from_ledger, lines, without_timings
 
-SECOND_WITNESSES = ("tree, several parts, ppo", "tree, chunks, grpo", "tree, tokens, ppo")
+SECOND_WITNESSES = ("tree, chunks, grpo", "tree, chunks, sac", "tree, gru, chunks, reward of each action, ppo")
 """Kinds whose parts are all in kinds that ``make test`` runs."""
 
 
@@ -43,6 +43,11 @@ def of_ledger(run):
     return [from_ledger(run, "episodes.jsonl", m.ENV, row["iteration"]) for row in rows]
 
 
+def experience(run):
+    """Transitions in the replay buffer after each iteration; None for an algorithm that has none."""
+    return [row.get("train/replay_buffer/total_samples") for row in without_timings(run)]
+
+
 def test_its_metrics_are_those_of_its_ledger(run):
     assert of_episodes(run) == of_ledger(run)
 
@@ -70,5 +75,6 @@ def test_resumed_it_loses_and_repeats_nothing(run, tmp_path):
     rlpipe.train(load_config(cut / "config.yaml"), resume=cut, local=True)
     assert [row["iteration"] for row in lines(cut, "metrics.jsonl")] == [*range(1, len(without_timings(run)) + 1)]
     assert without_timings(cut)[:2] == without_timings(run)[:2]
+    assert experience(cut) == experience(run)
     assert of_episodes(cut) == of_ledger(cut)
     assert rlpipe.evaluate(cut, episodes=4, local=True).metrics["eval/num_trajectories"] == 4

@@ -175,8 +175,7 @@ def test_whatever_the_speeds_a_stream_learns_from_every_fragment_once_in_its_sta
 # --- whole runs
 
 
-@pytest.mark.parametrize("kind", ["ahead", "stream"])
-@pytest.mark.parametrize("make", [scripted, sac])
+@pytest.mark.parametrize(("kind", "make"), [("ahead", sac), ("stream", scripted)])
 def test_counts_and_metrics_of_a_run_are_those_of_its_ledger(tmp_path, kind, make):
     result = rlpipe.train(make(tmp_path, f"runner.pipeline={kind}"), local=True)
     rows = lines(result.directory, "metrics.jsonl")
@@ -188,24 +187,27 @@ def test_counts_and_metrics_of_a_run_are_those_of_its_ledger(tmp_path, kind, mak
         assert {name: row["metrics"].get(name) for name in expected} == expected
 
 
-def test_ahead_acts_with_the_average_version_that_it_says(tmp_path):
-    result = rlpipe.train(scripted(tmp_path, "runner.pipeline=ahead"), local=True)
-    rows = lines(result.directory, "metrics.jsonl")
-    assert [row["metrics"]["train/actor/average_version"] for row in rows] == [0, 0, 1, 2]
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory):
+    """Rows of a run that collects ahead."""
+    config = scripted(tmp_path_factory.mktemp("ahead"), "runner.pipeline=ahead")
+    return lines(rlpipe.train(config, local=True).directory, "metrics.jsonl")
 
 
-def test_log_probabilities_are_only_compared_with_the_workers_where_both_have_the_same_weights(tmp_path):
-    result = rlpipe.train(scripted(tmp_path, "runner.pipeline=ahead"), local=True)
-    compared = ["train/actor/rollout_train_kl" in row["metrics"] for row in lines(result.directory, "metrics.jsonl")]
+def test_ahead_acts_with_the_average_version_that_it_says(ahead):
+    assert [row["metrics"]["train/actor/average_version"] for row in ahead] == [0, 0, 1, 2]
+
+
+def test_log_probabilities_are_only_compared_with_the_workers_where_both_have_the_same_weights(ahead):
+    compared = ["train/actor/rollout_train_kl" in row["metrics"] for row in ahead]
     assert compared == [True, False, False, False]
 
 
-def test_decisions_are_corrected_from_the_lag_that_is_configured(tmp_path):
+def test_decisions_are_corrected_from_the_lag_that_is_configured(ahead, tmp_path):
     plain = rlpipe.train(scripted(tmp_path, "runner.pipeline=ahead", "algorithm.correct_from_lag=2"), local=True)
-    corrected = rlpipe.train(scripted(tmp_path, "runner.pipeline=ahead"), local=True)
     name = "train/actor/behav_approx_kl"
     assert [name in row["metrics"] for row in lines(plain.directory, "metrics.jsonl")] == [False] * 4
-    assert [name in row["metrics"] for row in lines(corrected.directory, "metrics.jsonl")] == [False, True, True, True]
+    assert [name in row["metrics"] for row in ahead] == [False, True, True, True]
 
 
 def test_a_server_for_all_workers_cannot_serve_a_stream(tmp_path):

@@ -8,17 +8,10 @@ import pytest
 
 import rlpipe
 from rlpipe.config.loading import load_config
-from rlpipe.config.schema import Config
 from tests.helpers.curricula import reach
-from tests.helpers.runs import lines, load, sac, scripted, without_timings
+from tests.helpers.runs import lines, load, scripted, without_timings
 
-
-def demonstrated(folder: Path, *overrides: str) -> Config:
-    """RLPD from demonstrations, without a curriculum."""
-    return reach(folder, *overrides, curriculum={"name": "none"})
-
-
-RECIPES = {"ppo": scripted, "sac": sac, "rlpd": demonstrated, "curriculum": reach}
+RECIPES = {"ppo": scripted, "rlpd in a curriculum": reach}
 
 
 def check_equal(one: Path, other: Path) -> None:
@@ -30,19 +23,14 @@ def check_equal(one: Path, other: Path) -> None:
         assert lines(one, ledger) == lines(other, ledger)
 
 
-def trained_twice(config: Config, **how) -> tuple[Path, Path]:
-    """A run as it is, and the same beside processes that keep every core busy."""
-    alone = rlpipe.train(config, **how).directory
-    with load():
-        return alone, rlpipe.train(config, **how).directory
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_equal_seeds_give_equal_runs_in_one_process_and_another_seed_another(tmp_path, recipe):
     short = "runner.total_timesteps=256"
-    first, second = trained_twice(RECIPES[recipe](tmp_path, short), local=True)
+    first, second, other = (
+        rlpipe.train(RECIPES[recipe](tmp_path, short, f"runner.seed={seed}"), local=True).directory
+        for seed in (0, 0, 1)
+    )
     check_equal(first, second)
-    other = rlpipe.train(RECIPES[recipe](tmp_path, short, "runner.seed=1"), local=True).directory
     assert without_timings(first) != without_timings(other)
 
 
@@ -66,7 +54,7 @@ def test_equal_seeds_give_equal_runs_of_maniskill_from_demonstrations_with_a_cur
         "runner.logger.logger_backends=[]", f"runner.logger.log_path={tmp_path}",
     ]  # fmt: skip
     config = load_config("configs/sparse_pick_cube.yaml", small)
-    first, second = trained_twice(config, local=True)
+    first, second = (rlpipe.train(config, local=True).directory for _ in range(2))
     check_equal(first, second)
     assert lines(first, "metrics.jsonl")[-1]["metrics"]["train/sac/critic_loss"] != 0
     assert any(row["chosen"] for row in lines(first, "episodes.jsonl"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from rlpipe.training.until_decided import Tally, Verdict, blocks
 from rlpipe.trajectory import SpaceSpec
 from tests.helpers.commands import command
 from tests.helpers.runs import gru, scripted
+from tests.helpers.simulated_ray.trials import on_a_simulated_cluster
 
 CART = {"train": {"name": "gymnasium", "id": "CartPole-v1", "total_num_envs": 4, "max_episode_steps": 30}}
 REACH = {"train": {"name": "tests.helpers.reach:Reach", "total_num_envs": 4}}
@@ -88,6 +90,17 @@ def trained(folder: Path, name: str, *overrides: str, make=scripted, **tree) -> 
     return rlpipe.train(make(folder, *changes, **tree), local=True).directory
 
 
+@pytest.fixture(scope="module")
+def run_of_reach(tmp_path_factory) -> Path:
+    return trained(tmp_path_factory.mktemp("reach"), "one", env=REACH)
+
+
+@pytest.fixture
+def run(run_of_reach, tmp_path) -> Path:
+    """A copy of it, without evaluations after its end."""
+    return shutil.copytree(run_of_reach, tmp_path / "one")
+
+
 def outcomes(report) -> list[tuple]:
     return [(one.seed, one.episode_return, one.length, one.success_once) for one in report.episodes]
 
@@ -121,17 +134,15 @@ def test_several_tasks_are_evaluated_as_each_policy_has_them_by_itself(tmp_path)
     assert by_task(decision.reports[0]) == by_task(rlpipe.evaluate(run, episodes=30, local=True))
 
 
-@pytest.mark.soak
-def test_on_ray_the_same_pairs_decide(tmp_path):
-    runs = [trained(tmp_path, name, env=REACH) for name in ("one", "other")]
-    here = rlpipe.evaluate_until_decided(*runs, local=True)
-    there = rlpipe.evaluate_until_decided(*runs, overrides=["rollout.num_workers=2"])
+def test_on_ray_the_same_pairs_decide(run, tmp_path):
+    here = rlpipe.evaluate_until_decided(run, "random", local=True)
+    with on_a_simulated_cluster(tmp_path, stubs=False):
+        there = rlpipe.evaluate_until_decided(run, "random", overrides=["rollout.num_workers=2"])
     assert here.tally == there.tally
     assert [outcomes(report) for report in here.reports] == [outcomes(report) for report in there.reports]
 
 
-def test_it_ends_with_the_block_in_which_it_is_decided_and_the_records_hold_what_was_run(tmp_path, monkeypatch):
-    run = trained(tmp_path, "one", env=REACH)
+def test_it_ends_with_the_block_in_which_it_is_decided_and_the_records_hold_what_was_run(run, monkeypatch):
     monkeypatch.setattr(until_decided, "_outcomes", always(True, False))
     decision = rlpipe.evaluate_until_decided(run, "zero", episodes=100, local=True)
     assert (decision.tally.verdict, decision.tally.pairs) == (Verdict.FIRST, 8)
@@ -161,19 +172,18 @@ def always(*success: bool):
     return replaced
 
 
-def test_the_simulators_are_made_once_for_both_policies_and_all_blocks(tmp_path, monkeypatch):
+def test_the_simulators_are_made_once_for_both_policies_and_all_blocks(run, monkeypatch):
     from rlpipe.collection import evaluator
 
-    run, simulators = trained(tmp_path, "one", env=REACH), []
+    simulators = []
     original = evaluator.make_simulator
     monkeypatch.setattr(evaluator, "make_simulator", lambda *a, **k: simulators.append(1) or original(*a, **k))
     rlpipe.evaluate_until_decided(run, "random", local=True)
     assert len(simulators) == 1
 
 
-def test_a_policy_from_elsewhere_is_one_to_compare_with(tmp_path):
+def test_a_policy_from_elsewhere_is_one_to_compare_with(run):
     """One that always steps towards the goal; what is learnt in 32 steps does not."""
-    run = trained(tmp_path, "one", env=REACH)
     decision = rlpipe.evaluate_until_decided(run, "tests.training.test_until_decided:towards_the_goal", local=True)
     assert decision.tally.verdict is Verdict.SECOND
     assert decision.reports[1].policy == "tests.training.test_until_decided:towards_the_goal"
@@ -189,8 +199,7 @@ def towards_the_goal(observation):
 # --- its records
 
 
-def test_a_record_that_ended_once_it_was_decided_does_not_speak_for_its_run(tmp_path):
-    run = trained(tmp_path, "one", env=REACH)
+def test_a_record_that_ended_once_it_was_decided_does_not_speak_for_its_run(run):
     decision = rlpipe.evaluate_until_decided(run, "zero", episodes=12, local=True)
     assert EvaluatedRun.read(run).source.name == "eval_episodes.jsonl"
     records = [Path(report.record) for report in decision.reports if report.record]
@@ -203,23 +212,19 @@ def test_a_record_that_ended_once_it_was_decided_does_not_speak_for_its_run(tmp_
 # --- what is refused
 
 
-def test_policies_that_meet_in_other_episodes_are_refused_by_the_key_and_both_values(tmp_path):
-    one, other = (
-        trained(tmp_path, "one", env=REACH),
-        trained(tmp_path, "two", "evaluation.deterministic=false", env=REACH),
-    )
+def test_policies_that_meet_in_other_episodes_are_refused_by_the_key_and_both_values(run, tmp_path):
+    other = trained(tmp_path, "two", "evaluation.deterministic=false", env=REACH)
     with pytest.raises(ConfigError, match=r"evaluation.deterministic is True and False\. Name a value for both"):
-        rlpipe.evaluate_until_decided(one, other, local=True)
-    assert not (one / "evaluations").exists()
-    rlpipe.evaluate_until_decided(one, other, overrides=["evaluation.deterministic=true"], local=True)
+        rlpipe.evaluate_until_decided(run, other, local=True)
+    assert not (run / "evaluations").exists()
+    rlpipe.evaluate_until_decided(run, other, overrides=["evaluation.deterministic=true"], local=True)
 
 
-def test_a_policy_for_other_observations_is_refused(tmp_path):
-    one = trained(tmp_path, "one", env=REACH)
-    changed = from_yaml(to_yaml(load_config(one / "config.yaml")))
+def test_a_policy_for_other_observations_is_refused(run, tmp_path):
+    changed = from_yaml(to_yaml(load_config(run / "config.yaml")))
     other = trained(tmp_path, "two", env={"train": changed["env"]["train"] | {"name": "scripted"}})
     with pytest.raises(ConfigError, match=r"not evaluated in the same episodes: env.eval.name is"):
-        rlpipe.evaluate_until_decided(one, other, local=True)
+        rlpipe.evaluate_until_decided(run, other, local=True)
 
 
 def test_a_task_without_success_is_refused(tmp_path):
@@ -263,11 +268,6 @@ def test_an_error_names_the_option_that_was_typed(policy, said, run_of_reach):
     assert "--policy" not in str(error.value)
 
 
-@pytest.fixture(scope="module")
-def run_of_reach(tmp_path_factory) -> Path:
-    return trained(tmp_path_factory.mktemp("reach"), "one", env=REACH)
-
-
 def test_actions_without_bounds_are_refused_under_the_option_that_names_the_baseline():
     bound = np.full(2, np.inf, np.float32)
     with pytest.raises(ConfigError, match=r"--against is random, .* --against zero needs none"):
@@ -277,8 +277,7 @@ def test_actions_without_bounds_are_refused_under_the_option_that_names_the_base
 # --- the command
 
 
-def test_the_command_says_that_it_cannot_be_told_and_exits_with_4(tmp_path):
-    run = trained(tmp_path, "one", env=REACH)
+def test_the_command_says_that_it_cannot_be_told_and_exits_with_4(run):
     answer = command("evaluate", str(run), "--against", str(run), "--until-decided", "--local")
     assert answer.code == ExitCode.UNDECIDED == 4
     assert answer.out.startswith("It cannot be told after 26 pairs.")
@@ -287,8 +286,7 @@ def test_the_command_says_that_it_cannot_be_told_and_exits_with_4(tmp_path):
     assert (report["verdict"], report["pairs"], report["most"]) == ("undecided", 26, 26)
 
 
-def test_the_command_says_which_is_better_and_exits_with_0(tmp_path, monkeypatch):
-    run = trained(tmp_path, "one", env=REACH)
+def test_the_command_says_which_is_better_and_exits_with_0(run, monkeypatch):
     monkeypatch.setattr(until_decided, "_outcomes", always(False, True))
     answer = command("evaluate", str(run), "--against", "random", "--until-decided", "--local")
     assert answer.code == 0
@@ -296,8 +294,7 @@ def test_the_command_says_which_is_better_and_exits_with_0(tmp_path, monkeypatch
     assert "the records also hold the rest of the last block" in answer.out
 
 
-def test_the_command_says_that_they_are_equal_within_the_margin(tmp_path):
-    run = trained(tmp_path, "one", env=REACH)
+def test_the_command_says_that_they_are_equal_within_the_margin(run):
     answer = command("evaluate", str(run), "--against", str(run), "--until-decided", "--margin", "0.5", "--local")
     assert answer.code == 0
     assert f"{run} and {run} are equal within 0.5: decided after" in answer.out
