@@ -56,7 +56,7 @@ def test_learning_rates_that_are_far_too_large_and_0_are_named(tmp_path):
 
 @pytest.mark.soak
 def test_a_forced_collapse_of_the_entropy_is_named(tmp_path):
-    found = causes(diagnose(cartpole(tmp_path, "algorithm.entropy_coef=-0.5", iterations=40)).standing, "warn")
+    found = causes(diagnose(cartpole(tmp_path, "algorithm.entropy_coef=-0.5", iterations=60)).standing, "warn")
     assert "entropy bonus too small" in found["train/entropy_loss"]
 
 
