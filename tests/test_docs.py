@@ -294,23 +294,29 @@ def test_the_test_of_the_guide_passes(tmp_path):
     names["test_two_of_three_episodes_succeed"](tmp_path)
 
 
-@pytest.mark.parametrize("page", [DOCS / "getting_started.md", DOCS.parent / "README.md"], ids=lambda page: page.name)
-def test_the_command_for_a_gymnasium_task_of_ones_own_trains_that_of_the_tutorial(page, tmp_path, monkeypatch):
-    typed = re.search(r"rlpipe (train ppo_cartpole env\.train\.id=my_task:\S+ \S+)", page.read_text())[1]
+def test_the_command_for_a_gymnasium_task_of_ones_own_trains_that_of_the_tutorial(tmp_path, monkeypatch):
+    written = r"rlpipe (train ppo_cartpole env\.train\.id=my_task:\S+ \S+)"
+    pages = (DOCS.parent / "README.md", DOCS / "getting_started.md")
+    (typed,) = {re.search(written, page.read_text(encoding="utf-8"))[1] for page in pages}
     tutorial = (DOCS / "tutorials/environment.md").read_text()
     task = re.search(r"%%writefile corridor\.py\n(.*?)```", tutorial, re.DOTALL)[1]
     (tmp_path / "my_task.py").write_text(task.replace("Corridor-v0", "MyTask-v0"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    short = ("runner.total_timesteps=512", "rollout.horizon=64", "evaluation.episodes=2", "runner.report=false")
+    short = ("runner.total_timesteps=256", "evaluation.episodes=2", "runner.report=false")
     answer = command(*typed.split(), "--local", *short)
     del sys.modules["my_task"], gymnasium.registry["MyTask-v0"]
     assert answer.code == 0, answer.err
     assert "success_once" in answer.out
 
 
-def test_the_snippets_about_the_run_directory_work(tmp_path):
-    run = rlpipe.train(scripted(tmp_path), local=True).directory
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Directory of a run of four iterations."""
+    return rlpipe.train(scripted(tmp_path_factory.mktemp("run")), local=True).directory
+
+
+def test_the_snippets_about_the_run_directory_work(run):
     names: dict[str, Any] = {"run": run}
     for block in re.findall(r"```python\n(.*?)```", (DOCS / "run_directory.md").read_text("utf-8"), flags=re.DOTALL):
         exec(block, names)
@@ -322,8 +328,7 @@ def test_the_snippets_about_the_run_directory_work(tmp_path):
     assert "actor.0.weight" in names["weights"]
 
 
-def test_the_tables_of_the_run_directory_name_every_field(tmp_path):
-    run = rlpipe.train(scripted(tmp_path), local=True).directory
+def test_the_tables_of_the_run_directory_name_every_field(run):
     page = (DOCS / "run_directory.md").read_text("utf-8")
     named = set(re.findall(r"`(\w+)`", "\n".join(line.split("|")[1] for line in page.splitlines() if line[:1] == "|")))
     contents = json.loads((run / "run.json").read_text())

@@ -222,7 +222,8 @@ def on_ray(config) -> RunDirectory:
 
 @pytest.mark.soak
 def test_on_policy_workers_wait_for_the_weights_of_the_iteration_before(tmp_path, ray_cluster):
-    options = ("rollout.num_workers=2", "env.train.step_seconds=0.02", "evaluation.episodes=1")
+    few = ("runner.total_timesteps=128", "evaluation.episodes=1")
+    options = ("rollout.num_workers=2", "env.train.step_seconds=0.02", *few)
     run = on_ray(scripted(tmp_path, *options))
     found = kept(run)
     assert overlaps(itertools.chain(*found.values())) == []

@@ -77,7 +77,7 @@ class Loud(Scripted):
 """
 
 
-@pytest.mark.parametrize("on_ray", [False, True])
+@pytest.mark.parametrize("on_ray", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_json_is_all_that_a_command_writes_to_stdout_whatever_a_simulator_prints(tmp_path, on_ray):
     (tmp_path / "loud.py").write_text(LOUD)
     (tmp_path / "task.yaml").write_text("env: {train: {name: 'loud:Loud', total_num_envs: 1}}")

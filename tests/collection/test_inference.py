@@ -17,12 +17,11 @@ from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.schema import Config
 from rlpipe.distributed.placement import Node, inference_bundles
 from rlpipe.doctor.servers import in_background
-from rlpipe.errors import ActorLostError, ConfigError, RunError
+from rlpipe.errors import ConfigError
 from rlpipe.metrics import CATALOGUE
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import NoWeights, Snapshot, build_policy
 from rlpipe.policies.mlp import MLPPolicy
-from tests.helpers.faulty import faulty
 from tests.helpers.kinds import KINDS
 from tests.helpers.runs import gru, lines, sac, scripted, without_timings
 
@@ -301,7 +300,7 @@ class TestOnRay:
         ],
     )
     def test_a_run_with_a_server_gives_the_same_metrics_as_one_process(self, tmp_path, configured, servers):
-        short = ("runner.total_timesteps=192", "runner.val_check_interval=2", "evaluation.episodes=4")
+        short = ("runner.total_timesteps=128", "evaluation.episodes=4")
         options = ("rollout.num_workers=2", *short, *SMALL, WAIT_FOR_ALL)
         local = rlpipe.train(configured(tmp_path, *options), local=True).directory
         options += (SERVED, f"rollout.num_inference_servers={servers}")
@@ -316,30 +315,3 @@ class TestOnRay:
         config = scripted(tmp_path, SERVED, "rollout.num_inference_servers=2", "rollout.num_workers=1", *SMALL)
         with pytest.raises(ConfigError, match=r"num_inference_servers is 2, but there are 1 rollout workers"):
             rlpipe.train(config)
-
-    @pytest.mark.soak
-    def test_a_policy_that_raises_on_the_server_ends_the_run_with_its_error(self, tmp_path):
-        broken = {"name": f"{__name__}:Breaks"}
-        config = scripted(tmp_path, SERVED, *SMALL, "rollout.max_restarts=0", policy=broken)
-        with pytest.raises(RunError, match="raised ArithmeticError: the network is broken"):
-            rlpipe.train(config)
-
-    @pytest.mark.soak
-    def test_a_server_that_dies_leaves_nobody_waiting(self, tmp_path):
-        import ray
-
-        from rlpipe.distributed.engine import RayEngine
-
-        # A simulator leaves a note at its first step, which it takes with an action that the server gave.
-        config = faulty(tmp_path, "none", SERVED, "rollout.horizon=20000", "env.train.at=1", *SMALL)
-        engine = RayEngine(config)
-        try:
-            engine.start_workers(config.schedule, 0)
-            collection = engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0)
-            while not (tmp_path / "fault-0").exists():
-                time.sleep(0.05)
-            ray.kill(engine._servers[0].handle)
-            with pytest.raises(ActorLostError, match="inference-0"):
-                engine.gather(collection)
-        finally:
-            engine.close()

@@ -153,12 +153,12 @@ def drawn_outcomes(comparisons: int, pairs: int, discordant: float, difference: 
 
 
 def test_looking_after_every_pair_errs_in_at_most_one_of_twenty_comparisons_of_equal_policies():
-    assert (stopped_after(drawn_outcomes(10_000, 1_000, 0.4, 0.0)) > 0).mean() <= 0.05
+    assert (stopped_after(drawn_outcomes(4_000, 1_000, 0.4, 0.0)) > 0).mean() <= 0.05
 
 
-@pytest.mark.parametrize("discordant", [0.2, 0.3, 0.5])
+@pytest.mark.parametrize("discordant", [0.2, 0.5])
 def test_looking_after_every_pair_needs_fewer_of_them_than_one_test_at_the_end(discordant):
     fixed = pairs_needed(discordant, 0.2, power=0.95)
-    stopped = stopped_after(drawn_outcomes(10_000, 2_000, discordant, 0.2))
+    stopped = stopped_after(drawn_outcomes(1_000, 2_000, discordant, 0.2))
     assert (stopped > 0).all()
     assert stopped.mean() <= 0.7 * fixed

@@ -11,7 +11,7 @@ from rlpipe.metrics import catalogue as m
 from rlpipe.training.first_weights import with_base_policy
 from tests.helpers.learners import MAKE, collected, learner_of
 
-KINDS = ["rlpd", "tree, ppo", "tree, chunks, grpo", "tree, chunks, sac"]
+KINDS = ["rlpd", "tree, chunks, grpo"]
 
 
 @pytest.fixture

@@ -12,10 +12,7 @@ from rlpipe.training.first_weights import with_base_policy
 from tests.helpers.learners import MAKE, STEP, collected, learner_of
 from tests.helpers.runs import lines
 
-DEVICES = [
-    "cpu",  # where there is no GPU, at least that the comparison itself holds
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")),
-]
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @pytest.fixture(params=MAKE)
@@ -34,9 +31,9 @@ def numbers(window):
     }
 
 
-@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.soak), *DEVICES[1:]])
-def test_the_device_changes_what_is_learnt_by_rounding_alone(make, device):
-    configs = [make(f"learner.device={name}") for name in ("cpu", device)]
+@NEEDS_GPU
+def test_the_device_changes_what_is_learnt_by_rounding_alone(make):
+    configs = [make(f"learner.device={name}") for name in ("cpu", "cuda")]
     spec, iterations = collected(configs[0])
     here, there = (learner_of(config, spec) for config in configs)
     for number, batches in enumerate(iterations, 1):
@@ -47,7 +44,7 @@ def test_the_device_changes_what_is_learnt_by_rounding_alone(make, device):
         np.testing.assert_allclose(weights[name], array, rtol=1e-3, atol=10 * STEP, err_msg=name)
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
 def test_the_state_of_one_device_continues_on_the_other(make, device):
     configs = [make(f"learner.device={name}") for name in ("cpu", device)]
     spec, (first, second) = collected(configs[0])
@@ -62,7 +59,7 @@ def test_the_state_of_one_device_continues_on_the_other(make, device):
     assert numbers(found) == pytest.approx(numbers(expected), rel=0.01, abs=0.01, nan_ok=True)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@NEEDS_GPU
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_run_on_a_gpu_trains_resumes_and_is_evaluated(make, precision, tmp_path):
     overrides = ["learner.device=cuda", "runner.save_interval=1"]

@@ -21,6 +21,7 @@ VECTOR = SpaceSpec(42, 2, None, -BOUND, BOUND)
 CAMERA = SpaceSpec.of_tree({"camera": LeafSpec((32, 32, 3), "uint8")}, 2, None, -BOUND, BOUND)
 WIDE = {"name": "mlp", "hidden_sizes": [256, 256]}
 FULL = ("rollout.horizon=32", "env.train.total_num_envs=16", "algorithm.num_minibatches=1", "algorithm.update_epochs=1")
+IN_PIECES = ("learner.micro_batch=64",)
 
 
 def truth(config, spec, steps, environments):
@@ -34,16 +35,15 @@ def truth(config, spec, steps, environments):
 
 
 @pytest.mark.parametrize(
-    ("policy", "algorithm", "spec"),
+    ("policy", "algorithm", "spec", "overrides"),
     [
-        (WIDE, {}, VECTOR),
-        ({**WIDE, "checkpoint_gradients": True}, {}, VECTOR),
-        ({"name": "mlp", "hidden_sizes": [8]}, {"kl_control": "fixed"}, CAMERA),
-        ({"name": "mlp", "hidden_sizes": [8], "checkpoint_gradients": True}, {}, CAMERA),
+        (WIDE, {}, VECTOR, IN_PIECES),
+        ({**WIDE, "checkpoint_gradients": True}, {}, VECTOR, ()),
+        ({"name": "mlp", "hidden_sizes": [8]}, {"kl_control": "fixed"}, CAMERA, ()),
+        ({"name": "mlp", "hidden_sizes": [8], "checkpoint_gradients": True}, {}, CAMERA, IN_PIECES),
     ],
-    ids=["perceptron", "perceptron, checkpointed", "camera, reference", "camera, checkpointed"],
+    ids=["perceptron, in pieces", "perceptron, checkpointed", "camera, reference", "camera, checkpointed, in pieces"],
 )
-@pytest.mark.parametrize("overrides", [(), ("learner.micro_batch=64",)], ids=["whole", "in pieces"])
 def test_it_is_the_peak_of_a_learner_of_fresh_trajectories(tmp_path, policy, algorithm, spec, overrides):
     config = scripted(tmp_path, *FULL, *overrides, policy=policy, algorithm={"name": "ppo", **algorithm})
     assert sum(estimated_memory(config, spec).values()) == pytest.approx(truth(config, spec, 32, 16), rel=0.15)

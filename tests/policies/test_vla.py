@@ -163,8 +163,8 @@ def test_an_empty_share_of_a_minibatch_has_gradients_of_zero(chunk, models):
 @pytest.mark.parametrize(("kind", "adapters", "lr"), [("smolvlm", {}, 0.003), ("qwen2_vl", ADAPTERS, 0.01)])
 def test_cloning_learns_what_to_do_from_the_image(kind, adapters, lr, models):
     """Without the image, the best loss is ln 2 for each number."""
-    policy, observations = made(models[kind, "float32"], adapters=adapters), observed(8)
-    actions = torch.tensor([[-0.8, 1.5], [0.7, -1.2]]).repeat(4, 1)
+    policy, observations = made(models[kind, "float32"], adapters=adapters), observed(2)
+    actions = torch.tensor([[-0.8, 1.5], [0.7, -1.2]])
     policy.fit_actions(actions)
     shown = Demonstrated(observations, actions)
     optimizer = FlatAdam(policy.actor_parameters())
@@ -180,10 +180,10 @@ def test_cloning_learns_what_to_do_from_the_image(kind, adapters, lr, models):
         assert torch.allclose(policy.act(observations, None)[0], actions, atol=0.3)
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 @pytest.mark.parametrize(
-    ("kind", "dtype", "adapters"), [("smolvlm", "bfloat16", ADAPTERS), ("qwen2_vl", "float32", ADAPTERS),
-                                    ("smolvlm", "float32", {})],
+    ("algorithm", "kind", "dtype", "adapters"),
+    [("grpo", "smolvlm", "bfloat16", ADAPTERS), ("ppo", "qwen2_vl", "float32", ADAPTERS),
+     ("ppo", "smolvlm", "float32", {})],
 )  # fmt: skip
 def test_an_update_changes_what_trains_and_nothing_else(algorithm, kind, dtype, adapters, models, tmp_path):
     config = configured(tmp_path, models[kind, dtype], algorithm=algorithm, adapters=adapters)
@@ -222,8 +222,8 @@ def test_a_learner_continues_from_a_checkpoint_to_the_last_bit(models, tmp_path)
     for learner in (one, other):
         learner.update(0, 2, following)
     assert not differ(copied(one._policy), copied(other._policy))
-    for name, array in one.state().items():
-        assert np.array_equal(array, other.state()[name]), name
+    mine, theirs = one.state(), other.state()
+    assert [name for name, array in mine.items() if not np.array_equal(array, theirs[name])] == []
 
 
 def test_a_reference_shares_frozen_weights_and_keeps_its_own_adapters(models):
@@ -240,17 +240,16 @@ def test_a_reference_shares_frozen_weights_and_keeps_its_own_adapters(models):
 
 def test_a_run_resumes_and_is_evaluated(models, tmp_path):
     config = configured(
-        tmp_path, models["smolvlm", "bfloat16"], "runner.total_timesteps=64", "runner.save_interval=1",
-        "rollout.horizon=4", "evaluation.episodes=2", adapters=ADAPTERS, chunk_size=2,
+        tmp_path, models["smolvlm", "bfloat16"], "runner.total_timesteps=32", "algorithm.update_epochs=1",
+        "rollout.horizon=4", "evaluation.episodes=1", adapters=ADAPTERS, chunk_size=2,
     )  # fmt: skip
     run = rlpipe.train(config, local=True).directory
-    (run / "checkpoints" / "iteration-000002.npz").unlink()
-    rlpipe.train(load_config(run / "config.yaml"), resume=run, local=True)
+    rlpipe.train(load_config(run / "config.yaml", ["runner.total_timesteps=64"]), resume=run, local=True)
     rows = lines(run, "metrics.jsonl")
     assert [row["iteration"] for row in rows] == [1, 2]
     assert rows[0]["metrics"]["train/actor/ratio_max"] > 0
-    report = rlpipe.evaluate(run, episodes=4, local=True)
-    assert report.metrics["eval/num_trajectories"] == 4
+    report = rlpipe.evaluate(run, episodes=2, local=True)
+    assert report.metrics["eval/num_trajectories"] == 2
 
 
 @pytest.mark.extras

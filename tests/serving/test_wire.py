@@ -49,19 +49,18 @@ def assert_same(packed, back):
         assert back == packed or (back != back and packed != packed)
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(messages(NUMBERS | TEXTS))
 def test_what_is_packed_as_openpi_does_comes_back(message):
     assert_same(message, unpack(pack_openpi(message)))
 
 
-@settings(deadline=None)
+@settings(max_examples=50)
 @given(messages(NUMBERS))
 def test_what_is_packed_as_vla_eval_does_comes_back(message):
     assert_same(message, unpack(pack_vla_eval(message)))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_bytes_of_any_kind_are_a_message_or_refused(message):
     with suppress(WireError):

@@ -86,7 +86,7 @@ def test_every_learner_takes_them(tmp_path, spec, algorithm):
         "gru": lambda: gru(tmp_path),
         "chunks": lambda: scripted(tmp_path, *by_action),
         "tokens": lambda: scripted(tmp_path, policy=tokens),
-        "sac": lambda: sac(tmp_path),
+        "sac": lambda: sac(tmp_path, "algorithm.update_to_data=0.0625"),
     }[algorithm]()
     batch = synthetic_batch(
         spec, 16, 4,
