@@ -21,8 +21,8 @@ from rlpipe.config.protocol import comparable, protocol
 from rlpipe.config.sections import typed
 from rlpipe.config.simulators import task_facts
 from rlpipe.config.variations import NUMBERS, Axis, Variations
-from rlpipe.envs.base import Simulator
 from rlpipe.demonstrations.checks import check_demonstrations
+from rlpipe.envs.base import Simulator
 from rlpipe.envs.maniskill import ManiSkill
 from rlpipe.envs.maniskill.loading import load_maniskill
 from rlpipe.envs.maniskill.single import ManiSkillEnv
