@@ -148,7 +148,7 @@ def convert(
     lost = [*form.losses(info, features)]
     after = form.open_dataset(out, "--out").episodes
     if missing := sum(first.seed != then.seed for first, then in zip(dataset.episodes, after, strict=True)):
-        lost.append(f"cannot hold the seeds of {missing} episodes")
+        lost.append(f"cannot hold {missing} of the seeds")
     _print_summary(total, info.task or "an unnamed task", out, {
         "format": to,
         "steps": f"{sum(entry.length for entry in dataset.episodes):,}",

@@ -58,15 +58,19 @@ def test_a_sync_with_or_without_its_mark_and_a_longer_run_repeat_nothing(run):
 
 @pytest.mark.soak
 def test_a_run_that_was_killed_and_is_resumed_stands_there_once(tmp_path):
-    """It died two rows after its last checkpoint; a backend may only hold what the resumed run says too."""
+    """It died two rows after its last checkpoint; a backend may only hold what the resumed run says too.
+
+    W&B, whose own process would go on here and hold the lock of the view, is killed in ``test_wandb``.
+    """
+    names = STORES.keys() - {"wandb"}
     run = RunDirectory(rlpipe.train(scripted(tmp_path), local=True).directory)
     (run.path / "checkpoints" / "iteration-000004.npz").unlink()
     run.write_json({**run.read_json(), "status": "running"})
-    for name in STORES:
+    for name in sorted(names):
         assert not catch_up(run, name)
     as_written_before(run)
     rlpipe.train(load_config(run.path / "config.yaml"), local=True, resume=run.path)
-    for name in STORES:
+    for name in sorted(names):
         assert catch_up(run, name)
         assert_shows_everything(run, name)
         assert_shows_the_end(run, name)

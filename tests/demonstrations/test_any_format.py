@@ -190,5 +190,5 @@ def test_convert_names_seeds_that_a_format_cannot_hold(tmp_path):
     answer = command(
         "demos", "convert", str(tmp_path / "data"), "--to", "lerobot", "--out", str(tmp_path / "out"), "--rate", "20"
     )
-    assert "cannot hold the seeds of 1 episodes" in " ".join(answer.out.split())
+    assert "cannot hold 1 of the seeds" in " ".join(answer.out.split())
     assert [entry.seed for entry in open_dataset(tmp_path / "out", "demos").episodes] == [100, None]
