@@ -100,7 +100,8 @@ def measure(results: dict[str, Any], seed: int, counts: Sequence[int]) -> None:
             steps = sum(entry.length for entry in open_dataset(demos, "demos").episodes)
             results[key] = {
                 "method": method, "seed": seed, "count": count, "steps": steps, "outcomes": outcomes,
-                "checkpoint": str(checkpoint.resolve().relative_to(ROOT)), "seconds": round(time.process_time() - began),
+                "checkpoint": str(checkpoint.resolve().relative_to(ROOT)),
+                "seconds": round(time.process_time() - began),
             }  # fmt: skip
             with replacing(RESULTS) as file:
                 file.write(json.dumps(results, indent=1).encode())

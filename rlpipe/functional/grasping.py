@@ -11,6 +11,8 @@ CLEARANCE = 0.05
 """Height in m above an object or a goal from which a hand comes down, as of ManiSkill's solutions."""
 NEAR = 0.004
 """Distance in m within which a hand or an object is where it should be."""
+AROUND = 0.01
+"""Distance in m from a thing, to the side and in height, within which the fingers are around it and may close."""
 SLOPE = 4.0
 """Height that the hand keeps, for each metre that it is away to the side: it comes down in a funnel."""
 OPEN = 0.06
@@ -71,8 +73,8 @@ def grasp_and_place(
     if grasped:
         return Move(funnel(goal - thing) if releases else goal - thing, opens=False)
     offset = thing - hand
-    if float(np.linalg.norm(offset)) <= 2 * NEAR:
+    if np.hypot(offset[0], offset[1]) <= AROUND and abs(offset[2]) <= AROUND:
         return Move(offset, opens=False)
-    if fingers < OPEN:  # it must not come down on the thing
+    if fingers < OPEN and offset[2] < -2 * AROUND:  # it must not come down on the thing
         offset = offset + np.array([0.0, 0.0, CLEARANCE])
     return Move(funnel(offset), opens=True)
