@@ -45,7 +45,7 @@ TASK: dict[str, Any] = {
         },
         "eval": {"total_num_envs": 8},
     },
-    "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256], "activation": "relu"},
+    "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256], "activation": "relu", "normalize_observations": True},
     "algorithm": {"name": "behaviour_cloning", "epochs": 150, "patience": 150, "held_out": 0.2, "batch_size": 16},
     "learner": {"lr": 1.0e-3, "lr_schedule": "linear", "max_grad_norm": 1.0},
 }  # fmt: skip
