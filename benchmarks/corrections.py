@@ -45,7 +45,7 @@ TASK: dict[str, Any] = {
         },
         "eval": {"total_num_envs": 8},
     },
-    "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256], "activation": "relu"},
+    "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256], "activation": "relu", "normalize_observations": True},
     "algorithm": {"name": "behaviour_cloning", "epochs": 150, "patience": 150, "held_out": 0.2, "batch_size": 16},
     "learner": {"lr": 1.0e-3, "lr_schedule": "linear", "max_grad_norm": 1.0},
 }  # fmt: skip
@@ -100,7 +100,8 @@ def measure(results: dict[str, Any], seed: int, counts: Sequence[int]) -> None:
             steps = sum(entry.length for entry in open_dataset(demos, "demos").episodes)
             results[key] = {
                 "method": method, "seed": seed, "count": count, "steps": steps, "outcomes": outcomes,
-                "checkpoint": str(checkpoint.resolve().relative_to(ROOT)), "seconds": round(time.process_time() - began),
+                "checkpoint": str(checkpoint.resolve().relative_to(ROOT)),
+                "seconds": round(time.process_time() - began),
             }  # fmt: skip
             with replacing(RESULTS) as file:
                 file.write(json.dumps(results, indent=1).encode())

@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 CLEARANCE = 0.05
 """Height in m above an object or a goal from which a hand comes down, as of ManiSkill's solutions."""
 NEAR = 0.004
-"""Distance in m within which a hand or an object is where it should be."""
+"""Distance in m within which an object is where it should be."""
+AROUND = 0.01
+"""Distance in m to the side of a thing within which a hand comes down around it. It closes within half as much again,
+and as far above or below it as this."""
 SLOPE = 4.0
 """Height that the hand keeps, for each metre that it is away to the side: it comes down in a funnel."""
 OPEN = 0.06
@@ -29,17 +32,18 @@ class Move(NamedTuple):
     opens: bool
 
 
-def funnel(offset: NDArray[np.float64]) -> NDArray[np.float64]:
+def funnel(offset: NDArray[np.float64], near: float) -> NDArray[np.float64]:
     """Displacement that brings something above a target, and then down to it.
 
-    With h the distance to the side, the height to keep above the target is z = min(CLEARANCE, SLOPE max(0, h - NEAR)),
+    With h the distance to the side, the height to keep above the target is z = min(CLEARANCE, SLOPE max(0, h - near)),
     and the share of the way to the side is 1 - (what is missing of that height) / CLEARANCE, at least 0.
 
     Args:
         offset: [3] from where it is to the target, in m.
+        near: distance to the side, in m, within which it comes all the way down.
     """
     to_the_side, height = float(np.hypot(offset[0], offset[1])), -float(offset[2])
-    kept_height = min(CLEARANCE, SLOPE * max(0.0, to_the_side - NEAR))
+    kept_height = min(CLEARANCE, SLOPE * max(0.0, to_the_side - near))
     share = float(np.clip(1.0 - (kept_height - height) / CLEARANCE, 0.0, 1.0))
     return np.array([share * offset[0], share * offset[1], kept_height - height])
 
@@ -69,10 +73,10 @@ def grasp_and_place(
     if releases and is_there:
         return Move(np.zeros(3), opens=True)
     if grasped:
-        return Move(funnel(goal - thing) if releases else goal - thing, opens=False)
+        return Move(funnel(goal - thing, NEAR) if releases else goal - thing, opens=False)
     offset = thing - hand
-    if float(np.linalg.norm(offset)) <= 2 * NEAR:
+    if np.hypot(offset[0], offset[1]) <= 1.5 * AROUND and abs(offset[2]) <= AROUND:
         return Move(offset, opens=False)
-    if fingers < OPEN:  # it must not come down on the thing
+    if fingers < OPEN and offset[2] < -2 * AROUND:  # it must not come down on the thing
         offset = offset + np.array([0.0, 0.0, CLEARANCE])
-    return Move(funnel(offset), opens=True)
+    return Move(funnel(offset, AROUND), opens=True)

@@ -13,34 +13,8 @@ from rlpipe.demonstrations.formats.writing import is_unfinished, open_unfinished
 from rlpipe.errors import RunError
 from rlpipe.training import collecting
 from rlpipe.trajectory import SpaceSpec
-from tests.helpers.collecting import collected, config_of
+from tests.helpers.collections import Killed, collected, config_of, episodes, files, killed_after
 from tests.helpers.commands import command
-
-
-def files(folder):
-    """Bytes of all files, by their places."""
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-def episodes(folder):
-    dataset = maniskill.open_dataset(folder, "demos")
-    return [dataset.read(number) for number in range(len(dataset.episodes))]
-
-
-class Killed(BaseException):
-    """Ends a collection as a kill would."""
-
-
-def killed_after(monkeypatch, stored):
-    """Has the next collection end once so many episodes are stored."""
-    add = collecting.DatasetWriter.add
-
-    def add_and_die(writer, episode):
-        add(writer, episode)
-        if len(writer.episodes) == stored:
-            raise Killed
-
-    monkeypatch.setattr(collecting.DatasetWriter, "add", add_and_die)
 
 
 def test_each_episode_is_whole_and_they_follow_in_the_order_of_their_seeds(tmp_path):

@@ -19,7 +19,8 @@ from rlpipe.envs.maniskill.options import ManiSkillConfig
 from rlpipe.errors import ConfigError
 from rlpipe.training import collecting
 from rlpipe.trajectory import SpaceSpec
-from tests.demonstrations.test_collect import Killed, collected, config_of, episodes, files, killed_after
+from tests.helpers import contract
+from tests.helpers.collections import Killed, collected, config_of, episodes, files, killed_after
 from tests.helpers.commands import command
 
 EXPERT = "tests.helpers.experts:counting"
@@ -184,14 +185,16 @@ def test_the_command_says_who_corrected_and_how_many_steps_were_interventions(tm
 
 @pytest.mark.maniskill
 @pytest.mark.parametrize("task", ["PickCube-v1", "PlaceSphere-v1", "StackCube-v1"])
-def test_maniskills_planner_succeeds_also_from_where_random_actions_have_gone(tmp_path, task):
+def test_maniskills_planner_succeeds_also_from_where_random_actions_have_gone(task):
     pytest.importorskip("mani_skill", reason="mani_skill is not installed")
-    train = f"{{name: maniskill, id: {task}, control_mode: pd_ee_delta_pos, max_episode_steps: 100, total_num_envs: 4}}"
-    out, collection = collected(tmp_path, count=4, train=train, expert="planner", beta=0.7, only="successes")
-    assert collection.tried <= 8
-    for episode in episodes(out):
-        assert np.abs(episode.actions).max() <= 1
-        assert set(np.unique(episode.actions[:, -1])) == {-1.0, 1.0}
+    options = {"name": "maniskill", "id": task, "control_mode": "pd_ee_delta_pos", "max_episode_steps": 100}
+    simulator = contract.made(options, [3])
+    simulator.reset()
+    for action in contract.random_actions(simulator.spec, 25):
+        simulator.step(action)
+    steps = (simulator.step(simulator.expert_action(0)[None]) for _ in range(70))
+    assert any(step.success[0] for step in steps)
+    simulator.close()
 
 
 @pytest.mark.maniskill
@@ -220,9 +223,10 @@ def test_maniskill_says_of_what_it_has_a_planner(options, message):
     assert bool(why_no_expert(config)) == bool(message)
 
 
-def test_metaworlds_own_policies_are_experts(tmp_path):
+@pytest.mark.parametrize("task", ["id: reach-v3", "tasks: [reach-v3, push-v3]"])
+def test_metaworlds_own_policies_are_experts(tmp_path, task):
     pytest.importorskip("metaworld", reason="metaworld is not installed")
-    train = "{name: metaworld, id: reach-v3, max_episode_steps: 100, show_goal: false, total_num_envs: 2}"
+    train = f"{{name: metaworld, {task}, max_episode_steps: 100, show_goal: false, total_num_envs: 2}}"
     out, collection = collected(tmp_path, count=2, train=train, expert="planner", beta=1.0)
     assert collection.succeeded == 2
     assert all(np.abs(episode.actions).max() <= 1 for episode in episodes(out))

@@ -10,7 +10,7 @@ from rlpipe.demonstrations.pictures import DrawnDataset
 from rlpipe.envs.maniskill.options import ManiSkillConfig
 from rlpipe.errors import ConfigError
 from tests.helpers.cameras import vulkan
-from tests.helpers.collecting import collected, config_of
+from tests.helpers.collections import collected, config_of
 from tests.helpers.commands import command
 from tests.helpers.datasets import episode, write
 from tests.helpers.reach import ReachConfig

@@ -260,6 +260,9 @@ class Counting(SingleEnv):
         self.step_number += 1
         return SingleStep(self.observed(), 0.0, terminated=False, truncated=False, success=None)
 
+    def expert_action(self):
+        return np.full(1, self.step_number, dtype=np.float32)
+
     def close(self):
         pass
 
@@ -273,6 +276,7 @@ def test_an_image_holds_the_last_pictures_and_an_episode_begins_with_its_first_o
         [7, 7, 7], [7, 7, 8], [7, 8, 9], [8, 9, 10], [1, 1, 1],
     ]  # fmt: skip
     assert [one["state"].tolist() for one in seen] == [[7], [8], [9], [10], [1]]
+    assert env.expert_action().tolist() == [1]
 
 
 class Reusing(Counting):

@@ -129,6 +129,7 @@ def test_starts_states_and_metrics_of_a_simulator_cross_the_boundary():
         assert beginnings[1].seed == 3
         assert same(beginnings[1].chosen, chosen)
         assert made.state(1)["place"].tolist() == chosen.state["place"].tolist()
+        assert [made.expert_action(n).tolist() for n in (0, 1)] == [[0.0], [0.25]]
         metric, name = made.step(zeros(made)).observed
         assert name == MEASURED.name  # a number of the same name, which is summarised over the episode
         assert metric is MEASURED

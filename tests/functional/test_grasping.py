@@ -25,7 +25,7 @@ def move(hand, *, fingers=0.08, grasped=False, releases=False, thing=CUBE, goal=
     ],
 )
 def test_something_comes_down_on_its_target_in_a_funnel(offset, displacement):
-    np.testing.assert_allclose(funnel(np.array(offset)), displacement, atol=1e-12)
+    np.testing.assert_allclose(funnel(np.array(offset), 0.004), displacement, atol=1e-12)
 
 
 def test_a_hand_opens_on_its_way_to_the_thing_and_closes_once_it_is_around_it():
@@ -35,6 +35,8 @@ def test_a_hand_opens_on_its_way_to_the_thing_and_closes_once_it_is_around_it():
     assert not around.opens
     np.testing.assert_allclose(around.displacement, [0.0, 0.0, -0.005], atol=1e-12)
     assert not move([0.1, 0.0, 0.025], fingers=0.04).opens  # it goes on closing
+    assert move([0.1, 0.0, 0.031]).opens  # 11 mm too high
+    assert move([0.1, 0.016, 0.02]).opens  # 16 mm to the side
 
 
 def test_a_closed_hand_waits_above_the_thing_until_it_is_open():

@@ -90,7 +90,7 @@ class CuriousConfig(ScriptedConfig):
 
 
 class CuriousEnv(ScriptedEnv):
-    """Has a state."""
+    """Has a state and an expert."""
 
     place = np.zeros((2, 600))
 
@@ -100,6 +100,9 @@ class CuriousEnv(ScriptedEnv):
     def set_state(self, state):
         self.place = state["place"]
         return self._observation(), False
+
+    def expert_action(self):
+        return np.array([self.place.mean() + self._step], np.float32)
 
 
 class Curious(Scripted):

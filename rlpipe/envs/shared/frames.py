@@ -55,6 +55,9 @@ class StackedFrames(SingleEnv):
     def state(self) -> State:
         return self._env.state()
 
+    def expert_action(self) -> Float32:
+        return self._env.expert_action()
+
     def scene(self) -> Scene | None:
         return self._env.scene()
 

@@ -187,6 +187,7 @@ class SeveralTasks(Simulator):
             independent=all(facts.independent for facts in descriptions),
             success=all(facts.success for facts in descriptions),
             axes=tuple(axis for axis in descriptions[0].axes if all(axis in facts.axes for facts in descriptions)),
+            expert=all(facts.expert for facts in descriptions),
             why_not={
                 fact: why
                 for facts in reversed(descriptions)
@@ -331,6 +332,10 @@ class SeveralTasks(Simulator):
         """Returns the simulator of a slot, and its number there."""
         task = next(task for task in self._tasks if n in task.slots)
         return task.simulator, int(np.searchsorted(task.slots, n))
+
+    def expert_action(self, n: int) -> Float32:
+        simulator, place = self._place_of(n)
+        return simulator.expert_action(place)
 
     def scene(self, n: int) -> Scene | None:
         simulator, place = self._place_of(n)
