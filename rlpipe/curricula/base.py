@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
+from rlpipe.config.schema import Config
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.window import MetricWindow
 from rlpipe.trajectory import ChosenStart, Episode, Starts, State
@@ -28,7 +29,7 @@ class CurriculumConfig:
     """Base of every curriculum's configuration."""
 
     name: str
-    """``none``, ``reverse``, ``forward``, ``reverse_forward``, ``reverse_spread``, ``task_progress``, or
+    """``none``, ``reverse``, ``forward``, ``reverse_forward``, ``reverse_spread``, ``task_progress``, ``widening``, or
     ``package.module:Class``."""
 
 
@@ -79,6 +80,8 @@ class Curriculum(ABC):
     """True unless every episode begins as the task draws it."""
     chooses_tasks: ClassVar[bool] = False
     """True if it chooses how often each of several tasks is tried, and not how their episodes begin."""
+    chooses_levels: ClassVar[bool] = False
+    """True if it chooses within which ranges the axes of ``env.train.variations`` vary."""
 
     def __init__(self, config: Any, demonstrations: Sequence[DemonstratedEpisode], seed: int) -> None:  # noqa: ARG002
         """Begins the curriculum.
@@ -89,6 +92,11 @@ class Curriculum(ABC):
             seed: ``runner.seed``.
         """
         self.config = config
+
+    @classmethod
+    def make(cls, config: Config, demonstrations: Sequence[DemonstratedEpisode]) -> Curriculum:
+        """Makes the curriculum of a run, whose configuration a subclass may read further."""
+        return cls(config.curriculum, demonstrations, config.runner.seed)
 
     @abstractmethod
     def starts(self) -> Starts | None:
