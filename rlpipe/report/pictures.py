@@ -135,9 +135,9 @@ def _draw_starts(axes: Axes, progress: CurriculumProgress) -> None:
 
 def _draw_success(axes: Axes, progress: CurriculumProgress) -> None:
     """Draws the success of episodes with chosen and with own starts, with 95 % intervals, and that of evaluations."""
-    chosen, own = progress.populations
-    _draw_curve(axes, progress.chosen_starts, COLOURS[1], chosen)
-    _draw_curve(axes, progress.own_starts, COLOURS[0], own)
+    chosen_label, own_label = progress.populations
+    _draw_curve(axes, progress.chosen_starts, COLOURS[1], chosen_label)
+    _draw_curve(axes, progress.own_starts, COLOURS[0], own_label)
     for number, (step, value, low, high) in enumerate(progress.evaluations):
         axes.errorbar(
             step, value, yerr=[[max(0.0, value - low)], [max(0.0, high - value)]], fmt="o", color=COLOURS[2],
