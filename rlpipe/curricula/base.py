@@ -1,4 +1,4 @@
-"""Interface of a curriculum, which chooses the starts of training episodes.
+"""Interface of a curriculum, which chooses how training episodes begin: their starts, tasks or variations.
 
 It lives with the learner: its starts travel to the workers beside the weights, and the episodes that began in them come
 back with the fragments. Evaluations never use it.
@@ -38,7 +38,8 @@ class ChoosingConfig(CurriculumConfig):
     """Base of the configuration of a curriculum that chooses starts."""
 
     own_starts: float = option(0.1, least=0, most=1, unit="fraction")
-    """Share of training episodes that begin as the task draws them. Only these are in ``env/success_once``."""
+    """Share of training episodes that begin as the task draws them, and vary as ``env.train.variations`` says. Only
+    these are in ``env/success_once``."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Curriculum(ABC):
     console_metrics: ClassVar[tuple[Metric, ...]] = ()
     """Metrics that the terminal shows."""
     needs_states: ClassVar[bool] = True
-    """True if episodes begin in states of demonstrations, False if at most their seeds are chosen."""
+    """True if episodes begin in states of demonstrations."""
     blends: ClassVar[bool] = False
     """True if episodes also begin between such states and the task's own."""
     chooses: ClassVar[bool] = True

@@ -28,7 +28,7 @@ __all__ = ["WideningCurriculum"]
 
 @dataclass(frozen=True)
 class WideningConfig(ChoosingConfig):
-    """Options of the widening curriculum. Those of ``own_starts`` vary over the whole of ``env.train.variations``."""
+    """Options of the widening curriculum."""
 
     edge_share: float = option(0.5, above=0, most=1, unit="fraction")
     """Share of the curriculum's episodes in which one axis is at one of its edges; in the others, all are within their
