@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.config.schema import Config
 from rlpipe.metrics.declaration import Metric
 from rlpipe.metrics.window import MetricWindow
 from rlpipe.trajectory import ChosenStart, Episode, Starts, State
@@ -95,8 +94,8 @@ class Curriculum(ABC):
         self.config = config
 
     @classmethod
-    def make(cls, config: Config, demonstrations: Sequence[DemonstratedEpisode]) -> Curriculum:
-        """Makes the curriculum of a run, whose configuration a subclass may read further."""
+    def make(cls, config: Any, demonstrations: Sequence[DemonstratedEpisode]) -> Curriculum:
+        """Makes the curriculum of a run, of whose whole configuration a subclass may read more."""
         return cls(config.curriculum, demonstrations, config.runner.seed)
 
     @abstractmethod

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlpipe.config.fields import option
-from rlpipe.config.schema import Config
 from rlpipe.config.variations import CHOICE, LOG_UNIFORM, Levels, Variations
 from rlpipe.curricula.base import ChoosingConfig, Curriculum, DemonstratedEpisode
 from rlpipe.errors import ConfigError
@@ -156,7 +155,7 @@ class WideningCurriculum(Curriculum):
         self._by_name = {edge.name: edge for edge in self.edges}
 
     @classmethod
-    def make(cls, config: Config, demonstrations: Sequence[DemonstratedEpisode]) -> WideningCurriculum:
+    def make(cls, config: Any, demonstrations: Sequence[DemonstratedEpisode]) -> WideningCurriculum:
         train = config.env.train
         neutral = {axis.name: axis.neutral for axis in resolve("envs", train.name, "env.train.name").axes}
         return cls(config.curriculum, demonstrations, config.runner.seed, Variations.of(train), neutral)

@@ -107,8 +107,9 @@ class EpisodeMetrics:
         for key in sorted({key for e in episodes for key in e.metrics}) if self.metrics else ():
             name, _, summary = key.rpartition("/")
             observe(self.metrics[summary].member(name), [e.metrics.get(key) for e in episodes])
-        for edge in sorted({e.edge for e in episodes if e.edge is not None}) if self.edge_success else ():
-            observe(self.edge_success.member(edge), [e.success_once for e in episodes if e.edge == edge])
+        if self.edge_success is not None:
+            for edge in sorted({e.edge for e in episodes if e.edge is not None}):
+                observe(self.edge_success.member(edge), [e.success_once for e in episodes if e.edge == edge])
         if (tasks := self.tasks) is not None:
             for task in sorted({e.task for e in episodes if e.task is not None}):
                 of_task = [e for e in episodes if e.task == task]

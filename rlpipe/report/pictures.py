@@ -78,7 +78,7 @@ def _draw_range(axes: Axes, axis: AxisProgress, total_steps: int) -> None:
     for edge, end in zip((axis.low, axis.high), axis.widest, strict=True):
         places = [0] * len(steps) if edge is None else np.searchsorted(edge.steps, steps, side="right") - 1
         ends.append([end if edge is None else edge.levels[max(place, 0)] for place in places])
-    axes.fill_between(steps, *ends, step="post", color=COLOURS[0], alpha=0.2, linewidth=0)
+    axes.fill_between(steps, ends[0], ends[1], step="post", color=COLOURS[0], alpha=0.2, linewidth=0)
     for levels in ends:
         axes.step(steps, levels, where="post", color=COLOURS[0], linewidth=1.6)
     if axis.logarithmic:
