@@ -20,6 +20,7 @@ from rlpipe.report.curriculum import (
     LAST,
     LAST_LEFT,
     STUCK,
+    AxisProgress,
     CurriculumProgress,
     DemonstrationProgress,
     read_progress,
@@ -27,6 +28,8 @@ from rlpipe.report.curriculum import (
 
 MOST_SHOWN = 20
 """Demonstrations in the table."""
+STRIP = 20
+"""Characters of the line that stands for a widest range."""
 
 
 def curriculum(
@@ -42,7 +45,8 @@ def curriculum(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the progress as JSON.")] = False,
 ) -> None:
-    """Show how far a curriculum has come: the start of each demonstration, and the success from there."""
+    """Show how far a curriculum has come: the start of each demonstration or the range of each axis of variations, and
+    the success there."""
     from rlpipe.report.pictures import check_picture, draw_curriculum, save
     from rlpipe.run.directory import RunDirectory
 
@@ -65,6 +69,7 @@ def screen(progress: CurriculumProgress) -> RenderableType:
     """Lays out the progress of a curriculum for the terminal."""
     head = Text.assemble((progress.run, "bold"), f"  {progress.name}", (f"  {progress.total_steps:,} steps", "dim"))
     parts: list[RenderableType] = [head, _success(progress)]
+    parts += ["", _axes(progress.axes)] if progress.axes else []
     parts += ["", _within(progress)] if progress.within else []
     behind = sorted(progress.demonstrations, key=lambda demo: (-demo.start / demo.length, demo.number))
     if behind:
@@ -78,7 +83,7 @@ def screen(progress: CurriculumProgress) -> RenderableType:
 def _success(progress: CurriculumProgress) -> Table:
     """Success of the latest episodes with chosen and with own starts, and of the last evaluation."""
     table = Table.grid(padding=(0, 2))
-    for label, curve in (("chosen starts", progress.chosen_starts), ("own starts", progress.own_starts)):
+    for label, curve in zip(progress.populations, (progress.chosen_starts, progress.own_starts), strict=True):
         if curve:
             last, total = curve[-1], sum(rate.episodes for rate in curve)
             of = Text(f"last {last.episodes} of {total:,} episodes", style="dim")
@@ -98,7 +103,36 @@ def _success(progress: CurriculumProgress) -> Table:
         table.add_row(Text("spread", style="dim"), share, "of the way to other demonstrations' beginnings")
     if progress.blend:
         table.add_row(Text("spread", style="dim"), f"{progress.blend[-1][1]:.2f}", "of the way to own starts")
+    if progress.width:
+        _, width, entropy = progress.width[-1]
+        nats = Text(f"{entropy:.2f} nats per axis", style="dim")
+        table.add_row(Text("width", style="dim"), f"{width:.2f}", "of the widest ranges", nats)
     return table
+
+
+def _axes(axes: Sequence[AxisProgress]) -> Table:
+    """Range of each axis, where it lies in the widest one, and the success at its edges."""
+    table = table_of_results()
+    table.add_column("axis", no_wrap=True)
+    for column in ("range", "within", "of the widest", "at low", "at high", "episodes there"):
+        table.add_column(column, justify="left" if column == "of the widest" else "right", no_wrap=True)
+    for axis in axes:
+        edges = (axis.low, axis.high)
+        there = ["" if edge is None else "-" if edge.last is None else f"{edge.last.value:.2f}" for edge in edges]
+        low, high = axis.range
+        table.add_row(
+            axis.name, f"{low:.3g} to {high:.3g}", f"{axis.widest[0]:g} to {axis.widest[1]:g}",
+            _strip(axis.place(low), axis.place(high)), *there, f"{sum(edge.episodes for edge in edges if edge):,}",
+        )  # fmt: skip
+    return table
+
+
+def _strip(low: float, high: float) -> Text:
+    """Part of a line from 0 to 1, at least a mark long."""
+    first = min(round(low * STRIP), STRIP - 1)
+    last = max(round(high * STRIP), first + 1)
+    parts = (("╌" * first, "bright_black"), ("━" * (last - first), "green"), ("╌" * (STRIP - last), "bright_black"))
+    return Text.assemble(*parts)
 
 
 def _within(progress: CurriculumProgress) -> Table:
@@ -157,5 +191,9 @@ def _notes(progress: CurriculumProgress) -> str:
             "lengths, from beginnings: failures go on long after nearly every success, so shorter episodes would be "
             "tried more often; see docs/sparse.md#the-length-of-episodes"
         )
-    notes.append("own starts: as the task draws them; only these count in env/success_once")
+    if progress.axes:
+        notes.append(f"at low, at high: success of the last {LAST} episodes with the axis at this edge of its range")
+        notes.append("widest ranges: as env.train.variations says; only these count in env/success_once")
+    else:
+        notes.append("own starts: as the task draws them; only these count in env/success_once")
     return "\n".join(notes)

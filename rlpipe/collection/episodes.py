@@ -234,4 +234,5 @@ class EpisodeTracker:
             towards=start.towards,
             task=beginning.task,
             variations=dict(beginning.variations),
+            edge=start.edge,
         )

@@ -8,6 +8,7 @@ from rlpipe.config.fields import check_fields
 from rlpipe.config.schema import AUTO, BOUNDED_POLICY, FIRST_TRAINING_SEED, Config, PipelineKind
 from rlpipe.config.sections import options_of
 from rlpipe.config.selection import declared_metrics, pipeline_kind
+from rlpipe.config.variations import Variations
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
 
@@ -281,6 +282,8 @@ def _check_curriculum(config: Config, facts: Any) -> None:
         )
     if curriculum.chooses_tasks:
         return
+    if curriculum.chooses_levels:
+        _check_widest(config)
     if not facts.starts:
         remedy = f": set {option}" if (option := facts.remedy("starts")) else ""
         raise ConfigError(
@@ -301,6 +304,18 @@ def _check_curriculum(config: Config, facts: Any) -> None:
     if curriculum.needs_states and config.demos is None:
         raise ConfigError(
             f"curriculum.name is {name}, whose episodes begin in the course of demonstrations: demos=FILE.h5"
+        )
+
+
+def _check_widest(config: Config) -> None:
+    """Checks that an axis varies, so that there is a range to widen."""
+    varied = Variations.of(config.env.train).levels
+    if not any(levels.varies for levels in varied.values()):
+        nothing = "gives each axis one level" if varied else "is empty"
+        raise ConfigError(
+            f"curriculum.name is {config.curriculum.name}, which widens the ranges of axes as far as "
+            f"env.train.variations says, but that {nothing}: name a range, such as "
+            "env.train.variations.action_noise.uniform=[0.0,0.2], or leave the curriculum out."
         )
 
 

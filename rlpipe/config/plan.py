@@ -71,6 +71,11 @@ def _staged(config: Config, stage: StageConfig, key: str) -> Config:
     staged = build(tree, Config)
     check(staged)
     _check_fixed("env.train", staged.env.train, config.env.train, key)
+    if config.curriculum_class.chooses_levels and staged.env.train.variations != config.env.train.variations:
+        raise ConfigError(
+            f"{key}.overrides changes env.train.variations, whose ranges curriculum.name={config.curriculum.name} "
+            "widens in the course of the run: leave one of them out."
+        )
     _check_fixed("algorithm", staged.algorithm, config.algorithm, key)
     _check_fixed("learner", staged.learner, config.learner, key)
     return staged

@@ -1,7 +1,7 @@
 """Variations of a task from episode to episode: axes that a simulator has, and the levels that a configuration names.
 
-The level of an episode on an axis follows from the seed of its slot and the name of the axis, and from nothing else:
-neither other axes nor the number of workers change it.
+The level of an episode on an axis follows from the seed of its slot and the name of the axis, and from nothing else,
+unless a curriculum narrows its range: neither other axes nor the number of workers change it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import nearest
-from rlpipe.trajectory import LeafSpec, SpaceSpec
+from rlpipe.trajectory import ChosenStart, LeafSpec, SpaceSpec
 
 LEAF = "variations"
 """Name of the leaf that holds the levels of an episode, where they are observed."""
@@ -91,6 +91,17 @@ class Levels:
             return float(low * (high / low) ** quantile)
         return low + quantile * (high - low)
 
+    @property
+    def varies(self) -> bool:
+        """True if there is more than one level."""
+        return len({*self.values}) > 1
+
+    def within(self, low: float, high: float) -> Levels:
+        """Returns the distribution of the same kind over a part of its levels, from a lowest to a highest one."""
+        if self.kind == CHOICE:
+            return Levels(CHOICE, tuple(value for value in self.values if low <= value <= high))
+        return Levels(self.kind, (low, high))
+
 
 @dataclass(frozen=True)
 class Variations:
@@ -111,11 +122,20 @@ class Variations:
         Raises:
             ConfigError: a distribution is not usable.
         """
-        return cls({name: _levels(value, f"{key}.variations.{name}") for name, value in section.variations.items()})
+        return cls.read(section.variations, f"{key}.variations")
 
-    def draw(self, seed: int) -> dict[str, float]:
-        """Returns the level on each axis for the episode with a seed."""
-        return {name: levels.at(quantile(seed, name)) for name, levels in self.levels.items()}
+    @classmethod
+    def read(cls, values: Mapping[str, Any], key: str) -> Variations:
+        """Reads variations by themselves; otherwise as ``of``."""
+        return cls({name: _levels(value, f"{key}.{name}") for name, value in values.items()})
+
+    def draw(self, seed: int, start: ChosenStart | None = None) -> dict[str, float]:
+        """Returns the level on each axis for the episode with a seed, within the ranges of a chosen start."""
+        ranges = start.ranges if start else {}
+        return {
+            name: (levels.within(*ranges[name]) if name in ranges else levels).at(quantile(seed, name))
+            for name, levels in self.levels.items()
+        }
 
     def only(self, names: Iterable[str]) -> Variations:
         """Returns the variations of some axes."""

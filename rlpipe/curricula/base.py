@@ -1,4 +1,4 @@
-"""Interface of a curriculum, which chooses the starts of training episodes.
+"""Interface of a curriculum, which chooses how training episodes begin: their starts, tasks or variations.
 
 It lives with the learner: its starts travel to the workers beside the weights, and the episodes that began in them come
 back with the fragments. Evaluations never use it.
@@ -28,7 +28,7 @@ class CurriculumConfig:
     """Base of every curriculum's configuration."""
 
     name: str
-    """``none``, ``reverse``, ``forward``, ``reverse_forward``, ``reverse_spread``, ``task_progress``, or
+    """``none``, ``reverse``, ``forward``, ``reverse_forward``, ``reverse_spread``, ``task_progress``, ``widening``, or
     ``package.module:Class``."""
 
 
@@ -37,7 +37,8 @@ class ChoosingConfig(CurriculumConfig):
     """Base of the configuration of a curriculum that chooses starts."""
 
     own_starts: float = option(0.1, least=0, most=1, unit="fraction")
-    """Share of training episodes that begin as the task draws them. Only these are in ``env/success_once``."""
+    """Share of training episodes that begin as the task draws them, and vary as ``env.train.variations`` says. Only
+    these are in ``env/success_once``."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,15 @@ class Curriculum(ABC):
     console_metrics: ClassVar[tuple[Metric, ...]] = ()
     """Metrics that the terminal shows."""
     needs_states: ClassVar[bool] = True
-    """True if episodes begin in states of demonstrations, False if at most their seeds are chosen."""
+    """True if episodes begin in states of demonstrations."""
     blends: ClassVar[bool] = False
     """True if episodes also begin between such states and the task's own."""
     chooses: ClassVar[bool] = True
     """True unless every episode begins as the task draws it."""
     chooses_tasks: ClassVar[bool] = False
     """True if it chooses how often each of several tasks is tried, and not how their episodes begin."""
+    chooses_levels: ClassVar[bool] = False
+    """True if it chooses within which ranges the axes of ``env.train.variations`` vary."""
 
     def __init__(self, config: Any, demonstrations: Sequence[DemonstratedEpisode], seed: int) -> None:  # noqa: ARG002
         """Begins the curriculum.
@@ -89,6 +92,11 @@ class Curriculum(ABC):
             seed: ``runner.seed``.
         """
         self.config = config
+
+    @classmethod
+    def make(cls, config: Any, demonstrations: Sequence[DemonstratedEpisode]) -> Curriculum:
+        """Makes the curriculum of a run, of whose whole configuration a subclass may read more."""
+        return cls(config.curriculum, demonstrations, config.runner.seed)
 
     @abstractmethod
     def starts(self) -> Starts | None:

@@ -488,7 +488,7 @@ def began_in(
         The first observation, and the beginning.
     """
     if variations:
-        env.vary(variations.draw(seed))
+        env.vary(variations.draw(seed, start))
     if start is not None and start.seed is not None:
         seed = start.seed
     observation, success = first_of(env.reset(seed))

@@ -83,3 +83,43 @@ def progress_shares(progress: NDArray[np.float64], uniform: float) -> NDArray[np
     total, even = progress.sum(), np.full(len(progress), 1.0 / len(progress))
     shares: NDArray[np.float64] = even if total == 0 else uniform * even + (1.0 - uniform) * progress / total
     return shares
+
+
+def edge_levels(start: float, widest: float, steps: int, *, logarithmic: bool = False) -> NDArray[np.float64]:
+    """Levels [K + 1] of the edge of a range on its way outwards, in equal steps, or by equal factors.
+
+    Args:
+        start: level at which the way begins.
+        widest: level at which it ends.
+        steps: K.
+        logarithmic: by equal factors; both levels are above 0.
+    """
+    levels: NDArray[np.float64] = (np.geomspace if logarithmic else np.linspace)(start, widest, steps + 1)
+    return np.clip(levels, min(start, widest), max(start, widest))
+
+
+def moved_edge(place: int, last: int, success: float, widen_at: float, narrow_at: float) -> int:
+    """Place of an edge after its episodes were judged: a step outwards, a step inwards, or where it was.
+
+    Automatic domain randomisation, Akkaya et al. 2019, arXiv:1910.07113, section 5.2 and algorithm 1.
+
+    Args:
+        place: steps that the edge has come outwards, in [0, last].
+        last: steps to the widest level.
+        success: share of its last episodes that succeeded.
+        widen_at: least share with which it moves outwards.
+        narrow_at: share below which it moves inwards.
+    """
+    return min(max(place + (success >= widen_at) - (success < narrow_at), 0), last)
+
+
+def range_entropy(steps: NDArray[np.int64]) -> float:
+    """Mean logarithm of the ranges, in nats per axis: 0 where none is wider than one level.
+
+    Akkaya et al. 2019, arXiv:1910.07113, section 5.2, have (1/d) sum_i log(high_i - low_i), which has no value for an
+    axis that does not vary yet. Here ranges count the levels that they hold, one step apart.
+
+    Args:
+        steps: [A] steps from the low to the high edge of each axis.
+    """
+    return float(np.log1p(steps).mean())

@@ -22,7 +22,7 @@ def make_curriculum(config: Config, demonstrations: Demonstrations | None) -> Cu
     """
     kind = config.curriculum_class
     courses = _courses(config, demonstrations) if kind.needs_states and demonstrations is not None else []
-    curriculum: Curriculum = kind(config.curriculum, courses, config.runner.seed)
+    curriculum: Curriculum = kind.make(config, courses)
     return curriculum
 
 

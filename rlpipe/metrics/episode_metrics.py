@@ -56,6 +56,7 @@ class EpisodeMetrics:
     reward_term: Metric | None = None
     metrics: Mapping[str, Metric] = field(default_factory=dict)  # families, by what they say of a number's course
     tasks: TaskMetrics | None = None
+    edge_success: Metric | None = None  # family, by the edge at which a curriculum put a level
 
     def observe(self, window: MetricWindow, episodes: Sequence[Episode], incarnation: int = 0) -> None:
         """Observes the finished episodes of this namespace. Without any, only their number is observed, as 0.
@@ -106,6 +107,9 @@ class EpisodeMetrics:
         for key in sorted({key for e in episodes for key in e.metrics}) if self.metrics else ():
             name, _, summary = key.rpartition("/")
             observe(self.metrics[summary].member(name), [e.metrics.get(key) for e in episodes])
+        if self.edge_success is not None:
+            for edge in sorted({e.edge for e in episodes if e.edge is not None}):
+                observe(self.edge_success.member(edge), [e.success_once for e in episodes if e.edge == edge])
         if (tasks := self.tasks) is not None:
             for task in sorted({e.task for e in episodes if e.task is not None}):
                 of_task = [e for e in episodes if e.task == task]
@@ -128,6 +132,7 @@ def forget_success(window: MetricWindow, namespaces: Sequence[EpisodeMetrics]) -
             namespace.success_once_balanced,
             namespace.success_at_end_ma100,
             namespace.episode_len_success,
+            namespace.edge_success,
             None if namespace.tasks is None else namespace.tasks.success_once,
         )
         for metric in filter(None, of_success):

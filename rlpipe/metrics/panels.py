@@ -63,6 +63,7 @@ GROUPS = (
                 "Way of the starts back to the task's own",
                 ("env/curriculum/start", "env/curriculum/blend_demonstrations", "env/curriculum/blend"),
             ),
+            Panel("Share of the widest variations that the curriculum has reached", ("env/curriculum/width",)),
         ),
     ),
     PanelGroup(

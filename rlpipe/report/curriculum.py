@@ -1,4 +1,5 @@
-"""Progress of a curriculum, read from a run directory: how far each start has moved back, and what it is worth.
+"""Progress of a curriculum, read from a run directory: how far each start has moved back, and what it is worth; or how
+far each axis of variations has widened.
 
 Everything follows from the metrics and the ledger, so the run may be in progress or over, and its demonstrations gone.
 The start of a demonstration is the earliest step of it in which an episode has begun, and ended, so far.
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlpipe.config.tree import leaves
+from rlpipe.config.variations import LOG_UNIFORM, Variations
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import wilson_interval
 from rlpipe.metrics import catalogue as m
@@ -110,6 +112,53 @@ class SuccessWithin:
 
 
 @dataclass(frozen=True)
+class EdgeProgress:
+    """Progress of an edge of an axis.
+
+    Attributes:
+        steps: environment steps of the run after which its level was another than before.
+        levels: these levels.
+        episodes: number of episodes at it.
+        last: success of the last ``LAST`` of them; None if there was none.
+    """
+
+    steps: tuple[int, ...]
+    levels: tuple[float, ...]
+    episodes: int
+    last: SuccessRate | None
+
+
+@dataclass(frozen=True)
+class AxisProgress:
+    """Progress of the range of an axis of variations.
+
+    Attributes:
+        name: of the axis.
+        widest: lowest and highest level of ``env.train.variations``.
+        logarithmic: True if its levels spread on a logarithmic scale.
+        low: progress of its low edge; None if the axis begins at its lowest level.
+        high: likewise.
+    """
+
+    name: str
+    widest: tuple[float, float]
+    logarithmic: bool
+    low: EdgeProgress | None
+    high: EdgeProgress | None
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Present lowest and highest level."""
+        low, high = self.widest
+        return self.low.levels[-1] if self.low else low, self.high.levels[-1] if self.high else high
+
+    def place(self, level: float) -> float:
+        """Returns where a level lies in the widest range, from 0 to 1."""
+        low, high, at = np.log([*self.widest, level]) if self.logarithmic else (*self.widest, level)
+        return float(np.clip((at - low) / (high - low), 0.0, 1.0))  # a resumed run may have had others
+
+
+@dataclass(frozen=True)
 class Lengths:
     """Lengths of the last ``LAST_WHOLE`` episodes that began where the task begins or a demonstration does.
 
@@ -148,6 +197,9 @@ class CurriculumProgress:
         blend_demonstrations: (environment steps, share of the way to other demonstrations' beginnings) of a curriculum
             that spreads starts among them.
         blend: (environment steps, share of the way to the task's own starts) of a curriculum that spreads starts.
+        width: (environment steps, share of the widest ranges, entropy in nats per axis) of a curriculum that widens
+            ranges; own starts are then those at the widest ranges.
+        axes: progress of each axis that it widens.
     """
 
     run: str
@@ -163,6 +215,13 @@ class CurriculumProgress:
     seeds: list[tuple[float, ...]] = field(repr=False)
     blend_demonstrations: list[tuple[float, ...]] = field(repr=False)
     blend: list[tuple[float, ...]] = field(repr=False)
+    width: list[tuple[float, ...]] = field(repr=False)
+    axes: tuple[AxisProgress, ...] = ()
+
+    @property
+    def populations(self) -> tuple[str, str]:
+        """What to call episodes as the curriculum chose them, and as the task begins them."""
+        return ("present ranges", "widest ranges") if self.axes else ("chosen starts", "own starts")
 
     def as_json(self) -> dict[str, Any]:
         """Returns everything; successes are called ``chosen`` and ``own``."""
@@ -175,6 +234,7 @@ _SERIES = {
     "seeds": (m.CURRICULUM_SEEDS_MASTERED, m.CURRICULUM_SEEDS_UNSOLVED),
     "blend_demonstrations": (m.CURRICULUM_BLEND_DEMONSTRATIONS,),
     "blend": (m.CURRICULUM_BLEND,),
+    "width": (m.CURRICULUM_WIDTH, m.CURRICULUM_RANGE_ENTROPY),
 }
 """Metrics of the fields of ``CurriculumProgress`` that hold values over the run."""
 
@@ -185,7 +245,7 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
     name = config.get("curriculum.name", "none")
     if name == "none":
         raise ConfigError(f"{directory.path} was trained without a curriculum: its curriculum.name is none.")
-    steps_after, series = _read_rows(directory)
+    steps_after, series, levels = _read_rows(directory)
     course = _EpisodeCourse(int(config.get("curriculum.successes", 1)))
     for steps, episode in _ended(directory, steps_after):
         course.add(steps, episode)
@@ -213,21 +273,57 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
         lengths=_lengths(course.whole),
         chosen_starts=course.chosen_starts.rates(),
         own_starts=course.own_starts.rates(),
+        axes=_axes(directory, course, levels),
         **series,
     )
 
 
-def _read_rows(directory: RunDirectory) -> tuple[dict[int, int], dict[str, list[tuple[float, ...]]]]:
-    """Returns the environment steps after each iteration; and by field those steps with the values of its metrics,
-    where all of them have one."""
+def _axes(
+    directory: RunDirectory, course: _EpisodeCourse, levels: Mapping[str, list[tuple[int, float]]]
+) -> tuple[AxisProgress, ...]:
+    """Returns the progress of the axes that have an edge."""
+
+    def edge(name: str) -> EdgeProgress | None:
+        if name not in levels:
+            return None
+        steps, reached = zip(*levels[name], strict=True)
+        episodes, last = course.edges.get(name, (0, ()))
+        return EdgeProgress(steps, reached, episodes, _rate(last) if last else None)
+
+    if not levels:
+        return ()
+    widest = Variations.read(directory.read_config()["env"]["train"]["variations"], "env.train.variations")
+    axes = [
+        AxisProgress(
+            name, (min(of.values), max(of.values)), of.kind == LOG_UNIFORM, edge(f"{name}_low"), edge(f"{name}_high")
+        )
+        for name, of in widest.levels.items()
+        if of.varies
+    ]
+    return tuple(axis for axis in axes if axis.low or axis.high)
+
+
+def _read_rows(
+    directory: RunDirectory,
+) -> tuple[dict[int, int], dict[str, list[tuple[float, ...]]], dict[str, list[tuple[int, float]]]]:
+    """Returns the environment steps after each iteration; by field those steps with the values of its metrics, where
+    all of them have one; and by edge those after which it had another level, with the level."""
     steps_after: dict[int, int] = {}
+    levels: dict[str, list[tuple[int, float]]] = {}
     series: dict[str, list[tuple[float, ...]]] = {name: [] for name in _SERIES}
     for row in read_jsonl(directory.path / "metrics.jsonl"):
         steps_after[row["iteration"]] = row["total_timesteps"]
         for name, metrics in _SERIES.items():
             if all(metric.name in row["metrics"] for metric in metrics):
                 series[name].append((row["total_timesteps"], *(row["metrics"][metric.name] for metric in metrics)))
-    return steps_after, series
+        if m.CURRICULUM_WIDTH.name in row["metrics"]:
+            for name, level in row["metrics"].items():
+                if (match := m.CURRICULUM_EDGE_LEVEL.pattern.fullmatch(name)) is None:
+                    continue
+                reached = levels.setdefault(match[1], [])
+                if not reached or reached[-1][1] != level:
+                    reached.append((row["total_timesteps"], level))
+    return steps_after, series, levels
 
 
 def _ended(directory: RunDirectory, steps_after: Mapping[int, int]) -> Iterator[tuple[int, Episode]]:
@@ -249,6 +345,7 @@ class _EpisodeCourse:
         chosen_starts: outcomes of the episodes whose start was chosen
         own_starts: outcomes of the others
         whole: newest episodes that began where the task begins or a demonstration does
+        edges: by edge of a range, the number of episodes at it, and the outcomes of the last ``LAST``
         has_tasks: True if an episode has the label of a task
         lacks_length: True if an episode began in the course of a demonstration of unknown length
     """
@@ -258,6 +355,7 @@ class _EpisodeCourse:
         self.demonstrations: dict[int, _Demonstration] = {}
         self.chosen_starts, self.own_starts = _Outcomes(), _Outcomes()
         self.whole: deque[Episode] = deque(maxlen=LAST_WHOLE)
+        self.edges: dict[str, tuple[int, deque[tuple[int, bool]]]] = {}
         self.has_tasks = self.lacks_length = False
         self._successes = successes
         self._by_power: dict[int, deque[tuple[int, bool]]] = {}
@@ -269,6 +367,10 @@ class _EpisodeCourse:
         self.has_tasks |= episode.task is not None
         if not episode.demonstration_step:
             self.whole.append(episode)
+        if episode.edge is not None:
+            count, last = self.edges.get(episode.edge, (0, deque(maxlen=LAST)))
+            last.append(outcome)
+            self.edges[episode.edge] = count + 1, last
         if not episode.chosen or episode.demonstration is None:
             return
         if episode.demonstration_length is None:

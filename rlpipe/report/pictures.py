@@ -10,7 +10,7 @@ import numpy as np
 
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
-from rlpipe.report.curriculum import CurriculumProgress, SuccessRate
+from rlpipe.report.curriculum import AxisProgress, CurriculumProgress, SuccessRate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,15 +41,20 @@ def save(figure: Figure, file: Path) -> None:
 
 
 def draw_curriculum(progress: CurriculumProgress) -> Figure:
-    """Draws how far starts have moved back, and the success from chosen starts beside that from the task's own."""
+    """Draws how far starts have moved back or ranges have widened, and the success there beside that of the task."""
     from matplotlib.figure import Figure
 
     spreads = bool(progress.blend or progress.blend_demonstrations)
     panels = [bool(progress.demonstrations), True, bool(progress.seeds), spreads]
-    heights = [height for height, there in zip((3.0, 2.2, 1.6, 1.6), panels, strict=True) if there]
+    heights = [1.1] * len(progress.axes)
+    heights += [height for height, there in zip((3.0, 2.2, 1.6, 1.6), panels, strict=True) if there]
     figure = Figure(figsize=(8.0, 1.0 + sum(heights)), constrained_layout=True)
     axes = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
     left = iter(axes)
+    for axis in progress.axes:
+        _draw_range(next(left), axis, progress.total_steps)
+    if progress.axes:
+        axes[0].set_title("Ranges of the axes, within the widest", fontsize=10, loc="left")
     if progress.demonstrations:
         _draw_starts(next(left), progress)
     _draw_success(next(left), progress)
@@ -64,6 +69,25 @@ def draw_curriculum(progress: CurriculumProgress) -> Figure:
     axes[-1].set(xlabel="environment steps", xlim=(0, progress.total_steps))
     axes[-1].xaxis.set_major_formatter("{x:,.0f}")
     return figure
+
+
+def _draw_range(axes: Axes, axis: AxisProgress, total_steps: int) -> None:
+    """Draws the range of an axis of variations between its widest ends."""
+    steps = sorted({step for edge in (axis.low, axis.high) if edge is not None for step in edge.steps} | {total_steps})
+    ends = []
+    for edge, end in zip((axis.low, axis.high), axis.widest, strict=True):
+        places = [0] * len(steps) if edge is None else np.searchsorted(edge.steps, steps, side="right") - 1
+        ends.append([end if edge is None else edge.levels[max(place, 0)] for place in places])
+    axes.fill_between(steps, ends[0], ends[1], step="post", color=COLOURS[0], alpha=0.2, linewidth=0)
+    for levels in ends:
+        axes.step(steps, levels, where="post", color=COLOURS[0], linewidth=1.6)
+    if axis.logarithmic:
+        axes.set_yscale("log")
+    for end in axis.widest:
+        axes.axhline(end, color=GREY, linewidth=1.0, linestyle=":")
+    axes.set_yticks(axis.widest, [f"{end:g}" for end in axis.widest])
+    axes.minorticks_off()
+    axes.set_ylabel(axis.name.replace("_", "\n", 1), fontsize=8)
 
 
 def _draw_starts(axes: Axes, progress: CurriculumProgress) -> None:
@@ -111,8 +135,9 @@ def _draw_starts(axes: Axes, progress: CurriculumProgress) -> None:
 
 def _draw_success(axes: Axes, progress: CurriculumProgress) -> None:
     """Draws the success of episodes with chosen and with own starts, with 95 % intervals, and that of evaluations."""
-    _draw_curve(axes, progress.chosen_starts, COLOURS[1], "chosen starts")
-    _draw_curve(axes, progress.own_starts, COLOURS[0], "the task's own starts")
+    chosen_label, own_label = progress.populations
+    _draw_curve(axes, progress.chosen_starts, COLOURS[1], chosen_label)
+    _draw_curve(axes, progress.own_starts, COLOURS[0], own_label)
     for number, (step, value, low, high) in enumerate(progress.evaluations):
         axes.errorbar(
             step, value, yerr=[[max(0.0, value - low)], [max(0.0, high - value)]], fmt="o", color=COLOURS[2],

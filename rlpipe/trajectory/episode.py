@@ -10,6 +10,8 @@ _BY_NAME = ("reward_terms", "metrics", "variations")
 """Fields that hold numbers by name."""
 OF_EVALUATIONS = ("start", "commitment")
 """Fields that a training episode does not have, so that its line is no longer for them."""
+_OF_SOME = ("edge", *OF_EVALUATIONS)
+"""Fields that are absent from the line of an episode that does not have them."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Episode:
         towards: number of the demonstration towards whose beginning the start was moved; None for the task's own.
         task: label of the task; None where a run has only one.
         variations: level on each axis that varies, by name; absent from the line where none does.
+        edge: edge of a range at which a curriculum put its level, ``<axis>_low`` or ``<axis>_high``; None for none,
+            and then absent from the line.
         start: SHA-256 of its first observation; None in training, as below.
         commitment: SHA-256 of its observations, actions, rewards and ends (``collection.commitments``).
     """
@@ -76,6 +80,7 @@ class Episode:
     towards: int | None = None
     task: str | None = None
     variations: dict[str, float] = field(default_factory=dict)
+    edge: str | None = None
     start: str | None = None
     commitment: str | None = None
 
@@ -83,7 +88,7 @@ class Episode:
         """JSON object for the episode files, where the return has its public name and null is a number not finite."""
         fields = dict(vars(self))  # `asdict` would copy each value, which takes ten times as long
         fields["return"] = fields.pop("episode_return")
-        for name in OF_EVALUATIONS:
+        for name in _OF_SOME:
             if fields[name] is None:
                 del fields[name]
         for name in ("return", "log_prob"):

@@ -27,6 +27,8 @@ class ChosenStart:
         blend: share of the way from the state to the target at which the episode begins; 0 for the state itself.
         target: state to move towards; None for that of the reset.
         towards: number of the demonstration that the target is from; None for that of the reset.
+        ranges: lowest and highest level of the episode on axes that vary, by name; on the others as configured.
+        edge: edge of a range at which the level is put, ``<axis>_low`` or ``<axis>_high``; None for none.
     """
 
     seed: int | None = None
@@ -38,6 +40,8 @@ class ChosenStart:
     blend: float = 0.0
     target: State | None = None
     towards: int | None = None
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    edge: str | None = None
 
 
 @dataclass(frozen=True)

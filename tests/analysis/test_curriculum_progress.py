@@ -18,11 +18,19 @@ import rlpipe
 from rlpipe.cli import app
 from rlpipe.errors import ConfigError
 from rlpipe.functional.intervals import wilson_interval
-from rlpipe.report.curriculum import STUCK, Lengths, SuccessRate, _lengths, read_progress
+from rlpipe.report.curriculum import (
+    STUCK,
+    AxisProgress,
+    EdgeProgress,
+    Lengths,
+    SuccessRate,
+    _lengths,
+    read_progress,
+)
 from rlpipe.report.pictures import check_picture, draw_curriculum, spread
 from rlpipe.run.directory import RunDirectory
 from rlpipe.trajectory import Episode
-from tests.helpers.curricula import reach
+from tests.helpers.curricula import reach, windy
 from tests.helpers.runs import lines, scripted
 
 STEPS = 64
@@ -162,6 +170,65 @@ def test_a_run_without_a_curriculum_is_refused(tmp_path):
 def test_a_run_in_which_no_such_episode_has_ended_is_refused(rewritten):
     with pytest.raises(ConfigError, match="no episode whose start it chose has ended yet"):
         rewritten((1, None, None, True))
+
+
+# --- ranges that widen
+
+
+@pytest.fixture(scope="module")
+def widened(tmp_path_factory):
+    """A run in which the wind widens to where episodes fail, and the latency as far as it may."""
+    return rlpipe.train(windy(tmp_path_factory.mktemp("widened")), local=True).directory
+
+
+def test_the_progress_of_an_axis_is_that_of_its_edges(widened):
+    progress = read_progress(RunDirectory.existing(widened))
+    wind, latency = progress.axes
+    assert (wind.name, wind.widest, wind.logarithmic) == ("wind", (-1.0, 1.0), False)
+    assert (latency.name, latency.widest, latency.low, latency.range) == (
+        "action_latency",
+        (0.0, 2.0),
+        None,
+        (0.0, 2.0),
+    )
+    assert latency.high.levels == (0.0, 1.0, 2.0)[-len(latency.high.levels) :]
+    assert list(latency.high.steps) == sorted({*latency.high.steps})
+    at_edge = [row for row in lines(widened, "episodes.jsonl") if row.get("edge") == "wind_high"]
+    assert wind.high.episodes == len(at_edge)
+    assert wind.high.last.value == np.mean([row["success_once"] for row in at_edge[-20:]])
+    assert progress.populations == ("present ranges", "widest ranges")
+    assert progress.width[-1][1:] == tuple(
+        lines(widened, "metrics.jsonl")[-1]["metrics"][f"env/curriculum/{name}"] for name in ("width", "range_entropy")
+    )
+
+
+def test_a_level_lies_in_its_range_as_the_range_is_drawn():
+    edge = EdgeProgress((64,), (1.0,), 3, None)
+    assert AxisProgress("mass", (0.25, 4.0), True, edge, edge).place(1.0) == 0.5
+    axis = AxisProgress("mass", (0.0, 4.0), False, None, edge)
+    assert (axis.range, axis.place(1.0), axis.place(5.0)) == ((0.0, 1.0), 0.25, 1.0)
+
+
+def test_the_table_has_a_row_for_each_axis_that_widens(widened):
+    output = command(widened)
+    wind, latency = (
+        next(line.split() for line in output.splitlines() if line.startswith(name)) for name in ("wind", "action_lat")
+    )
+    low, high = read_progress(RunDirectory.existing(widened)).axes[0].range
+    assert wind[1:7] == [f"{low:g}", "to", f"{high:g}", "-1", "to", "1"]
+    assert latency[1:8] == ["0", "to", "2", "0", "to", "2", "━" * 20]
+    assert "widest ranges: as env.train.variations says; only these count in env/success_once" in output
+    assert json.loads(command(widened, "--json"))["axes"][0]["widest"] == [-1.0, 1.0]
+
+
+def test_the_picture_has_a_panel_for_each_axis_between_its_widest_levels(widened):
+    progress = read_progress(RunDirectory.existing(widened))
+    wind, latency, success = draw_curriculum(progress).axes
+    low, high, *_ = wind.lines
+    assert (low.get_ydata()[-1], high.get_ydata()[-1]) == progress.axes[0].range
+    assert high.get_xdata()[-1] == progress.total_steps
+    assert [tick.get_text() for tick in latency.get_yticklabels()] == ["0", "2"]
+    assert [text.get_text() for text in success.get_legend().get_texts()][:2] == ["present ranges", "widest ranges"]
 
 
 # --- the table and the picture

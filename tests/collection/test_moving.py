@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from rlpipe.collection.host import WorkerHost, host_name, worker_names
 from rlpipe.collection.moving import NotRepeatableError, RunningActions, repeat
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
+from rlpipe.curricula.widening import WideningCurriculum
 from rlpipe.envs.base import Step
 from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
@@ -118,6 +120,29 @@ def test_a_worker_that_has_moved_collects_what_it_would_have_collected(tmp_path,
             moving = moved(moving, config)
         expected, got = (worker.collect(SNAPSHOT, 0, fragment * steps) for worker in (staying, moving))
         assert numbers(got) == numbers(expected)
+
+
+def test_a_moved_worker_makes_an_episode_again_within_the_ranges_that_it_began_in(tmp_path):
+    wide = {"action_noise": {"uniform": [0.0, 1.0]}, "observation_noise": {"uniform": [0.0, 1.0]}}
+    train = SEEDED | {"script": [[{"length": 25}]], "variations": wide, "observe_variations": True}
+    config = scripted(
+        tmp_path,
+        *ELASTIC,
+        "rollout.horizon=9",
+        env={"train": train},
+        curriculum={"name": "widening", "own_starts": 0.1},
+    )
+    curriculum = WideningCurriculum.make(config, ())
+    staying, moving = (RolloutWorker(config.schedule, 1, 2) for _ in range(2))
+    for fragment in range(7):
+        snapshot = replace(SNAPSHOT, starts=curriculum.starts())
+        if fragment:
+            moving = moved(moving, config)
+        expected, got = (worker.collect(snapshot, 0, 9 * fragment) for worker in (staying, moving))
+        assert numbers(got) == numbers(expected)
+        assert not got[1].faults
+        for edge in curriculum.edges:  # while episodes are running
+            edge.place += 1
 
 
 @settings(max_examples=10)

@@ -45,3 +45,21 @@ def reach(folder, *overrides, name="reverse", **tree):
         "curriculum": {"name": name, "own_starts": 0.3} | ({} if name == "forward" else {"step_back": 2}),
     }  # fmt: skip
     return scripted(folder, "runner.total_timesteps=384", "runner.save_interval=1", *overrides, **(base | tree))
+
+
+WIDEST = {"wind": {"uniform": [-1.0, 1.0]}, "action_latency": {"choice": [0, 1, 2]}}
+"""Axes of ``windy``: a wind above 0.5 m/s makes episodes fail, and a late action makes no difference."""
+
+
+def windy(folder, *overrides, **tree):
+    """PPO on episodes of 2 steps, with ranges that widen: 4 environments, 12 iterations of 32 episodes each."""
+    base = {
+        "env": {
+            "train": {
+                "name": "tests.helpers.simulators:Windy", "total_num_envs": 4, "script": [[{"length": 2}]],
+                "variations": WIDEST,
+            }
+        },
+        "curriculum": {"name": "widening", "edge_window": 4, "edge_steps": 4, "own_starts": 0.2},
+    }  # fmt: skip
+    return scripted(folder, "runner.total_timesteps=768", "runner.save_interval=6", *overrides, **(base | tree))

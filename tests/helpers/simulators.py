@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlpipe.config.variations import Axis
 from rlpipe.envs.base import SingleEnv
 from rlpipe.envs.gymnasium import Gymnasium
 from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
@@ -190,3 +191,30 @@ class Uneven(Scripted):
             Path(config.folder, "slow").touch(exist_ok=False)
             config = replace(config, step_seconds=config.slow_seconds)
         return super().make(config, num_envs, next_seed)
+
+
+WIND = Axis("wind", 0.0, -1.0, 1.0, "m/s", "physics", "speed of the wind")
+
+
+class WindyEnv(ScriptedEnv):
+    """It succeeds as long as the wind is no stronger than 0.5 m/s from either side."""
+
+    wind = WIND.neutral
+
+    def vary(self, levels):
+        self.wind = levels.get("wind", WIND.neutral)
+
+    def step(self, action):
+        return super().step(action)._replace(success=abs(self.wind) <= 0.5)
+
+
+class Windy(Scripted):
+    """Episodes whose success depends on the wind alone."""
+
+    axes = (*Scripted.axes, WIND)
+
+    @classmethod
+    def make(cls, config, num_envs, next_seed):
+        script = [ScriptedEpisode(**episode) for episode in config.script[0]]
+        envs: list[SingleEnv] = [WindyEnv(n, script) for n in range(num_envs)]
+        return cls(envs, next_seed, ignore_terminations=False)

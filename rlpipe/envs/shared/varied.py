@@ -1,8 +1,8 @@
 """Variations of every simulator: what its slots are told to do, and what they observe, differs between episodes.
 
 ``VariedSimulator`` stands around a simulator some of whose axes vary, and there is none otherwise. Everything that it
-adds to an episode follows from the seed of its slot and the number of the step, so another process that repeats the
-actions of an episode arrives at the same numbers.
+adds to an episode follows from the seed of its slot, the start that a curriculum chose and the number of the step, so
+another process that repeats the actions of an episode arrives at the same numbers.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ class VariedSimulator(Simulator):
         varied = {}
         for n, beginning in beginnings.items():
             seed = self._seeds[n]
-            levels = self._variations.draw(seed)
+            levels = self._variations.draw(seed, beginning.chosen)
             self._steps[n] = 0
             self._levels.begin(n, levels)
             self._commands.begin(n, seed)

@@ -37,5 +37,6 @@ NEEDS_SILENCE = "a simulator that has not told the success of any episode, altho
 NEEDS_TASKS = "several tasks (env.train.tasks)"
 NEEDS_STREAM = "collection without a barrier (runner.pipeline=stream)"
 NEEDS_TOKEN_LEVEL = "a level of tokens (algorithm.logprob_level or entropy_level)"
+NEEDS_WIDENING = "ranges that a curriculum widens (curriculum.name=widening)"
 NEEDS_TOKENS = "a policy that acts in tokens"
 NEEDS_CHUNKS = "policy.chunk_size above 1"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlpipe.metrics.catalogue.conditions import NEEDS_CURRICULUM, NEEDS_TASKS
+from rlpipe.metrics.catalogue.conditions import NEEDS_CURRICULUM, NEEDS_TASKS, NEEDS_WIDENING
 from rlpipe.metrics.catalogue.declare import observed, reading
 from rlpipe.metrics.episode_metrics import EpisodeMetrics
 from rlpipe.metrics.reductions import Distribution, Mean, Sum
@@ -83,6 +83,27 @@ CURRICULUM_BLEND = observed(
     meaning="How far starts have been spread: 0 at the demonstrations' beginnings, 1 at the task's own starts.",
     formula="level / levels",
 )
+CURRICULUM_WIDTH = observed(
+    "env/curriculum/width", Mean, "fraction", needs=NEEDS_WIDENING,
+    meaning="How far the ranges of variations have widened, mean over axes: 0 at one level, 1 at the widest range.",
+    formula="mean_i n_i / N_i, with n_i the steps from the low to the high edge of axis i, N_i those of its widest "
+            "range",
+)
+CURRICULUM_RANGE_ENTROPY = observed(
+    "env/curriculum/range_entropy", Mean, "nats per axis", needs=NEEDS_WIDENING,
+    meaning="Volume of the ranges of variations: the entropy of levels one step apart, each as likely.",
+    formula="mean_i log(1 + n_i), with n_i the steps from the low to the high edge of axis i",
+)
+CURRICULUM_EDGE_LEVEL = observed(
+    "env/curriculum/edges/{name}/level", Mean, "units of the axis", needs=NEEDS_WIDENING,
+    meaning="Level of the low or high edge of an axis, within which its levels are drawn.",
+    formula="level after the episodes of the iteration",
+)
+CURRICULUM_EDGE_SUCCESS = observed(
+    "env/curriculum/edges/{name}/success_once", Mean, "fraction", needs=NEEDS_WIDENING,
+    meaning="Share of the episodes with an axis at this edge in which success held at least once.",
+    formula="mean_e [any_{1 <= t <= T_e} success_et] over e whose level was put at the edge",
+)
 CURRICULUM = EpisodeMetrics(
     success_once=CURRICULUM_SUCCESS_ONCE,
     episode_return=CURRICULUM_RETURN,
@@ -90,4 +111,5 @@ CURRICULUM = EpisodeMetrics(
     episode_len=CURRICULUM_EPISODE_LEN,
     num_trajectories=CURRICULUM_NUM_TRAJECTORIES,
     of_chosen_starts=True,
+    edge_success=CURRICULUM_EDGE_SUCCESS,
 )
