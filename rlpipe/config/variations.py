@@ -38,6 +38,7 @@ class Axis:
         meaning: what a level does, as a phrase.
         in_steps: True if levels are whole numbers of environment steps, of which an episode must have more.
         needs: what actions or observations must hold, one of ``NEEDS``; empty for nothing.
+        stress: lowest and highest level at which ``rlpipe stress`` tries it; None for an axis that it must be told.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Axis:
     meaning: str
     in_steps: bool = False
     needs: str = ""
+    stress: tuple[float, float] | None = None
 
     @property
     def legal(self) -> str:
@@ -94,9 +96,15 @@ class Levels:
 
 @dataclass(frozen=True)
 class Variations:
-    """Distributions of the axes that vary, by name."""
+    """Distributions of the axes that vary, by name.
+
+    Attributes:
+        levels: of each axis.
+        redrawn: axes on which each seed has another level than without this.
+    """
 
     levels: Mapping[str, Levels] = field(default_factory=dict)
+    redrawn: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.levels)
@@ -115,7 +123,8 @@ class Variations:
 
     def draw(self, seed: int) -> dict[str, float]:
         """Returns the level on each axis for the episode with a seed."""
-        return {name: levels.at(quantile(seed, name)) for name, levels in self.levels.items()}
+        purposes = {name: (_REDRAWN,) if name in self.redrawn else () for name in self.levels}
+        return {name: levels.at(quantile(seed, name, *purposes[name])) for name, levels in self.levels.items()}
 
     def only(self, names: Iterable[str]) -> Variations:
         """Returns the variations of some axes."""
@@ -127,6 +136,8 @@ class Variations:
 
 
 NO_VARIATIONS = Variations()
+_REDRAWN = 2
+"""Last part of the seed of a level that is drawn anew; that of noise has 1."""
 
 
 def seed_on(seed: int, axis: str, *purpose: int) -> np.random.SeedSequence:
@@ -134,9 +145,9 @@ def seed_on(seed: int, axis: str, *purpose: int) -> np.random.SeedSequence:
     return np.random.SeedSequence([seed, zlib.crc32(axis.encode()), *purpose])
 
 
-def quantile(seed: int, axis: str) -> float:
+def quantile(seed: int, axis: str, *purpose: int) -> float:
     """Returns a number in [0, 1) that follows from a seed and the name of an axis: 53 random bits."""
-    return float(int(seed_on(seed, axis).generate_state(1, np.uint64)[0]) >> 11) * 2.0**-53
+    return float(int(seed_on(seed, axis, *purpose).generate_state(1, np.uint64)[0]) >> 11) * 2.0**-53
 
 
 def _levels(value: Any, key: str) -> Levels:
