@@ -208,7 +208,7 @@ def check_variations(section: Any, key: str, axes: Sequence[Axis], time_limit: i
         _check_axis(name, f"{key}.observe_variations", section, by_name)
     for name, levels in Variations.of(section, key).levels.items():
         _check_axis(name, f"{key}.variations", section, by_name)
-        _check_levels(f"{key}.variations.{name}", levels, by_name[name], time_limit)
+        check_levels(f"{key}.variations.{name}", levels, by_name[name], time_limit)
 
 
 def check_effects(variations: Variations, axes: Sequence[Axis], spec: SpaceSpec, key: str) -> None:
@@ -235,7 +235,8 @@ def _check_axis(name: str, key: str, section: Any, axes: Mapping[str, Axis]) -> 
         )
 
 
-def _check_levels(key: str, levels: Levels, axis: Axis, time_limit: int | None) -> None:
+def check_levels(key: str, levels: Levels, axis: Axis, time_limit: int | None) -> None:
+    """Raises ConfigError if a level on an axis is not legal; for ``key`` and ``time_limit`` see above."""
     for level in levels.values:
         if not axis.least <= level <= axis.most:
             raise ConfigError(f"{key} reaches {level:g}; it must be {axis.legal}.")

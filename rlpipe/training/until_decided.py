@@ -227,7 +227,7 @@ def evaluate_until_decided(
             new = [run_block(engine, policy, watch, request) for policy in acting]
             for of_side, window in zip(windows, new, strict=True):
                 of_side.append(window)
-            if _look(tally, *map(_outcomes, new)) is not Verdict.UNDECIDED:
+            if _look(tally, *map(outcomes_of, new)) is not Verdict.UNDECIDED:
                 break
         tell_notes(ready, [fault for each in windows for window in each for fault in window.faults])
     finally:
@@ -244,7 +244,7 @@ def _look(tally: Tally, first: dict[tuple[int, str], bool], second: dict[tuple[i
     return tally.verdict
 
 
-def _outcomes(window: MetricWindow) -> dict[tuple[int, str], bool]:
+def outcomes_of(window: MetricWindow) -> dict[tuple[int, str], bool]:
     """Returns the success of each episode by its seed and its task.
 
     Raises:
