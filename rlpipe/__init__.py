@@ -250,8 +250,8 @@ def stress(
     from rlpipe.training import stress as testing
     from rlpipe.training.until_decided import Side, shared_workers
 
-    if chosen := next((change for change in overrides if change.startswith("env.eval.variations")), None):
-        raise ConfigError(f"{chosen} chooses variations, but rlpipe stress does so itself: name them with --axes.")
+    if change := next((each for each in overrides if each.startswith("env.eval.variations")), None):
+        raise ConfigError(f"{change} chooses variations, but rlpipe stress does so itself: name them with --axes.")
     if bound is not None and not 0 < bound <= 1:
         raise ConfigError(f"--bound is {bound}; it must be above 0 and at most 1: a success rate.")
     path, changes = _named(checkpoint), [*_changes_of(overrides, episodes, None), "env.eval.variations={}"]

@@ -108,7 +108,7 @@ def _arms(report: StressReport) -> Table:
     """Table with a row for each arm; axes are in the order of their table."""
     table = table_of_results()
     table.add_column("", style="cyan", no_wrap=True)
-    for column in ("success", "95 % interval", "difference", "95 % together", "p (Holm)", "breaks", "mends"):
+    for column in ("success", "95 % interval", "difference", "95 % together", "p", "flips"):
         table.add_column(column, justify="right", no_wrap=True)
     order = [axis.name for axis in report.axes]
     alone = sorted((arm for arm in report.arms if arm.axis), key=lambda arm: order.index(arm.axis))
@@ -129,8 +129,7 @@ def _cells(arm: ArmResult) -> list[Text | str]:
         Text(difference, style="bold red" if lost else ""),
         interval(arm.difference_low, arm.difference_high, signed=True),
         f"{arm.p_adjusted:.3f}" if arm.p_adjusted >= 0.001 else "< 0.001",
-        f"{len(arm.broken):,}",
-        f"{len(arm.mended):,}",
+        f"-{len(arm.broken):,} +{len(arm.mended):,}",
     ]
 
 
@@ -168,7 +167,7 @@ def _facts(report: StressReport, require: float | None) -> dict[str, list[str]]:
         facts["required"] = [f"success with all axes together {verdict} {require:g} or more"]
     facts["reading"] = [
         "95 % together: all these intervals hold with 0.95 (Tango 1998, Bonferroni); p likewise (Holm 1979)",
-        "breaks, mends: episodes that succeed clean and fail here, and the reverse",
+        "flips: - episodes that succeed clean and fail here, + the reverse",
         f"survives: levels up to which success stays at {report.bound:.3g} or more, by interpolation",
         "shares: of the variance with all axes together: what an axis explains by itself, or along with all else",
         *report.notes,

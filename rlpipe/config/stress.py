@@ -62,12 +62,12 @@ class StressAxis:
 
 
 def stress_axes(
-    asked: str | None, levels: int, axes: Sequence[Axis], spec: SpaceSpec | None, time_limit: int | None, task: str
+    text: str | None, levels: int, axes: Sequence[Axis], spec: SpaceSpec | None, time_limit: int | None, task: str
 ) -> list[StressAxis]:
     """Returns the axes that are named, or all those of a task that something can be said of beforehand.
 
     Args:
-        asked: names, each perhaps with a range: ``mass=0.5:3,action_latency``; None for all axes.
+        text: names, each perhaps with a range: ``mass=0.5:3,action_latency``; None for all axes.
         levels: number of levels on each axis.
         axes: axes that the task has.
         spec: its spaces, where they are known: axes without anything to act on are left out.
@@ -79,14 +79,14 @@ def stress_axes(
     if levels < 2:
         raise ConfigError(f"--levels is {levels}; it must be at least 2: the two ends of the range of an axis.")
     usable = [axis for axis in axes if spec is None or not axis.needs or NEEDS[axis.needs](spec)]
-    if asked is None:
+    if text is None:
         ranges = [(axis, _usual_range(axis, time_limit)) for axis in usable]
-        chosen = [(axis, bounds) for axis, bounds in ranges if bounds is not None]
-        if not chosen:
+        selected = [(axis, bounds) for axis, bounds in ranges if bounds is not None]
+        if not selected:
             raise ConfigError(f"{task} has no axis with a usual range: name one with --axes, such as mass=0.5:2.")
     else:
-        chosen = _named(asked, {axis.name: axis for axis in axes}, {axis.name for axis in usable}, time_limit, task)
-    return [_spread(axis, *bounds, levels, time_limit) for axis, bounds in chosen]
+        selected = _named(text, {axis.name: axis for axis in axes}, {axis.name for axis in usable}, time_limit, task)
+    return [_spread(axis, *bounds, levels, time_limit) for axis, bounds in selected]
 
 
 def _usual_range(axis: Axis, time_limit: int | None) -> tuple[float, float] | None:
@@ -100,16 +100,16 @@ def _usual_range(axis: Axis, time_limit: int | None) -> tuple[float, float] | No
 
 
 def _named(
-    asked: str, axes: Mapping[str, Axis], usable: set[str], time_limit: int | None, task: str
+    text: str, axes: Mapping[str, Axis], usable: set[str], time_limit: int | None, task: str
 ) -> list[tuple[Axis, tuple[float, float]]]:
-    chosen: dict[str, tuple[Axis, tuple[float, float]]] = {}
-    for part in asked.split(","):
+    selected: dict[str, tuple[Axis, tuple[float, float]]] = {}
+    for part in text.split(","):
         name, _, numbers = (piece.strip() for piece in part.partition("="))
         if name not in axes:
             raise ConfigError(
                 f"--axes names {name!r}, which {task} cannot vary{nearest(name, axes)} It has {', '.join(axes)}."
             )
-        if name in chosen:
+        if name in selected:
             raise ConfigError(f"--axes names {name} twice: name it once.")
         axis = axes[name]
         if name not in usable:
@@ -117,8 +117,8 @@ def _named(
         bounds = _range(name, numbers) if numbers else _usual_range(axis, time_limit)
         if bounds is None:
             raise ConfigError(f"--axes names {name}, which has no usual range: name one, such as {name}=1:2.")
-        chosen[name] = axis, bounds
-    return list(chosen.values())
+        selected[name] = axis, bounds
+    return list(selected.values())
 
 
 def _range(name: str, numbers: str) -> tuple[float, float]:

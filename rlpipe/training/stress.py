@@ -16,7 +16,7 @@ from rlpipe.analysis.stress import (
     telling_flip,
 )
 from rlpipe.collection.evaluator import Request
-from rlpipe.collection.seeds import EpisodeKey as Place
+from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.config.plan import Plan
 from rlpipe.config.protocol import protocol
 from rlpipe.config.stress import StressAxis
@@ -90,7 +90,7 @@ def stress(
         acting = engine.put(side.acting(ready))
         watch = BlockWatch(progress, len(arms) * config.evaluation.episodes)
 
-        def run(arm: Arm, only: set[Place] | None = None, replays: int = 0) -> MetricWindow:
+        def run(arm: Arm, only: set[EpisodeKey] | None = None, replays: int = 0) -> MetricWindow:
             return run_block(engine, acting, watch, Request(only, variations=arm.variations, replays=replays))
 
         outcomes, faults = [], list[str]()
@@ -131,13 +131,13 @@ def stress(
         return report, None, scenes
     for window in replays:
         scenes |= window.scenes
-    shown = [replay for window in replays for replay in window.eval_replays]
-    return report, ReplaySet(iteration, "stress", config.env.eval.task_name, shown), scenes
+    recordings = [replay for window in replays for replay in window.eval_replays]
+    return report, ReplaySet(iteration, "stress", config.env.eval.task_name, recordings), scenes
 
 
 def _replayed(
     config: Plan,
-    run: Callable[[Arm, set[Place]], MetricWindow],
+    run: Callable[[Arm, set[EpisodeKey]], MetricWindow],
     clean: Arm,
     broken: Arm,
     episodes: Sequence[tuple[str, int]],

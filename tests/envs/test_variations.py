@@ -449,5 +449,9 @@ def test_without_variations_nothing_stands_around_a_simulator():
 def test_the_page_has_each_axis_as_it_is_declared():
     page = Path("docs/variations.md").read_text(encoding="utf-8")
     declared = {axis.name: axis for axis in vars(axes).values() if isinstance(axis, Axis)}
-    rows = {f"| `{axis.name}` | {axis.neutral:g} | {axis.legal} | {axis.meaning} |" for axis in declared.values()}
+    rows = {
+        f"| `{axis.name}` | {axis.neutral:g} | {axis.legal} | {low:g} to {high:g} | {axis.meaning} |"
+        for axis in declared.values()
+        for low, high in [axis.stress]
+    }
     assert {line for line in page.splitlines() if line.startswith("| `") and line.split("`")[1] in declared} == rows

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import rlpipe
+from rlpipe import files
 from rlpipe.analysis.stress import Kind, arms_of, survived
 from rlpipe.cli.exit_codes import ExitCode
 from rlpipe.config.stress import stress_axes
 from rlpipe.config.tree import to_yaml
 from rlpipe.envs.scripted import Scripted, ScriptedEnv, ScriptedEpisode
 from rlpipe.envs.shared.axes import EVERYWHERE, MASS
+from rlpipe.report.run_content import collect
+from rlpipe.report.view_stress import stress_section
+from rlpipe.run import shapes
 from tests.helpers.commands import command
 from tests.helpers.runs import scripted
 
@@ -116,9 +121,21 @@ def test_the_record_and_the_replays_lie_beside_each_other(tested):
     assert page.code == 0, page.err
 
 
+def test_the_report_draws_success_against_each_axis_and_a_map_of_two(tested):
+    """Of a chart 100 wide and high, success 0.9 lies at 10; half of it is the bound."""
+    record = Path(tested[0].record)
+    content = SimpleNamespace(stress=("stress/1.json", files.read(record, shapes.StressRecord)))
+    html = stress_section(content).html
+    assert 'points="0.0,10.0 25.0,10.0 50.0,100.0 75.0,100.0 100.0,100.0"' in html
+    assert '<path class="bound" d="M0 55.0H100"/>' in html
+    assert "action noise and action latency, with all axes together" in html
+    assert html.count("<td") == 25
+    assert "0.00<small>0 of " in html
+
+
 def test_the_command_prints_what_breaks_the_policy_and_its_exit_code_what_is_required(tmp_path):
     common = [str(configured(tmp_path)), "--policy", POLICY, "--axes", "action_latency=0:3", "--levels", "2",
-              "--episodes", "20", "--local"]  # fmt: skip
+              "--episodes", "10", "--local"]  # fmt: skip
     answer = command("stress", *common, "--require", "0.9")
     assert answer.code == ExitCode.NOT_SURVIVED
     assert "action_latency 3" in answer.out
@@ -138,6 +155,17 @@ def test_a_run_is_tested_with_its_checkpoint_and_trained_variations_do_not_count
     assert report.iteration == 1
     assert report.protocol["eval_env"]["variations"] == {}
     assert [arm.kind for arm in report.arms] == [Kind.CLEAN, Kind.ALONE, Kind.TOGETHER]
+    assert stress_section(collect(run)) is not None
+
+
+@pytest.mark.soak
+def test_on_ray_two_workers_find_the_same(tested, tmp_path):
+    here, _, _ = tested
+    options = {"policy": POLICY, "axes": AXES, "episodes": 40}
+    there = rlpipe.stress(configured(tmp_path), **options, overrides=["rollout.num_workers=2"])
+    assert there.arms == here.arms
+    assert there.axes == here.axes
+    assert there.map == here.map
 
 
 @pytest.mark.parametrize(

@@ -308,8 +308,8 @@ class VariedSimulator(Simulator):
         self._levels = _Levels(variations, self.num_envs)
         self._commands = _Commands(spec, self.num_envs, self._levels)
         self._senses = _Senses(spec, self.num_envs, self._levels)
-        own = {name: levels for name, levels in variations.levels.items() if name not in _HERE}
-        self._own = {name: Levels(CHOICE, (self._neutral[name],)) for name in self._own} | own
+        elsewhere = {name: levels for name, levels in variations.levels.items() if name not in _HERE}
+        self._own = {name: Levels(CHOICE, (self._neutral[name],)) for name in self._own} | elsewhere
         self._simulator.vary(Variations(self._own))
 
     @classmethod
