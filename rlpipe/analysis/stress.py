@@ -238,17 +238,20 @@ def arm_results(arms: Sequence[Arm], outcomes: Sequence[Outcomes]) -> list[ArmRe
     ]
     tests = [mcnemar_test(len(mended), len(broken)) for broken, mended in counts[1:]]
     adjusted, z = holm_adjusted(tests), simultaneous_z(compared)
-    results = []
-    for index, (arm, other, (broken, mended)) in enumerate(zip(arms, outcomes, counts, strict=True)):
-        successes, episodes = sum(other.values()), len(other)
-        low, high = wilson_interval(successes, episodes)
-        common: Any = (arm.label, arm.kind, arm.axis, arm.level, successes / episodes, low, high)
-        if index == 0:
-            results.append(ArmResult(*common))
-            continue
-        bounds = tango_interval(episodes, len(mended), len(broken), z=z)
-        difference = (len(mended) - len(broken)) / episodes
-        results.append(ArmResult(*common, difference, *bounds, tests[index - 1], adjusted[index - 1], broken, mended))
+    results = [ArmResult(arm.label, arm.kind, arm.axis, arm.level, *_rate(other))
+               for arm, other in zip(arms, outcomes, strict=True)]  # fmt: skip
+    for index, (broken, mended) in enumerate(counts[1:], 1):
+        low, high = tango_interval(len(clean), len(mended), len(broken), z=z)
+        results[index] = replace(
+            results[index],
+            difference=(len(mended) - len(broken)) / len(clean),
+            difference_low=low,
+            difference_high=high,
+            p_value=tests[index - 1],
+            p_adjusted=adjusted[index - 1],
+            broken=broken,
+            mended=mended,
+        )
     return results
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,7 @@ class Variations:
 
     def only(self, names: Iterable[str]) -> Variations:
         """Returns the variations of some axes."""
-        return Variations({name: self.levels[name] for name in names if name in self.levels})
+        return replace(self, levels={name: self.levels[name] for name in names if name in self.levels})
 
     def most(self, name: str, neutral: float) -> float:
         """Returns the largest level on an axis; the neutral one where it does not vary."""

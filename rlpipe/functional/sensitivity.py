@@ -12,7 +12,8 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rlpipe.functional.intervals import Z_95, wilson_interval
+from rlpipe.functional.intervals import wilson_interval
+from rlpipe.functional.paired import Z_95
 
 
 def first_order_share(groups: ArrayLike, outcomes: ArrayLike) -> tuple[float, float, float]:

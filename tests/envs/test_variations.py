@@ -281,6 +281,18 @@ def test_other_variations_reach_several_tasks_and_a_simulator_in_a_process_of_it
     assert not np.array_equal(before[0], after[0])
 
 
+def test_a_level_that_is_drawn_anew_is_that_of_the_physics():
+    """The second episode is that of a simulator in which its new level is the only one."""
+    drawn = replace(variations({"mass": {"uniform": [0.5, 4.0]}}), redrawn=frozenset({"mass"}))
+    varied = made(TASKS["MuJoCo"] | {"variations": {"mass": {"uniform": [0.5, 4.0]}}}, [5, 7])
+    varied.vary(drawn)
+    fresh = made(TASKS["MuJoCo"] | {"variations": drawn.draw(7)}, [7])
+    actions = random_actions(varied.spec, 8)
+    episode(varied, actions)
+    for ours, theirs in zip(episode(varied, actions), episode(fresh, actions), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
 @given(SEEDS)
 def test_a_redrawn_axis_has_another_level_and_the_others_have_the_same(seed):
     drawn = variations({"mass": {"uniform": [0.5, 2.0]}, "friction": {"uniform": [0.5, 2.0]}})

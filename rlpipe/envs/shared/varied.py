@@ -310,7 +310,7 @@ class VariedSimulator(Simulator):
         self._senses = _Senses(spec, self.num_envs, self._levels)
         elsewhere = {name: levels for name, levels in variations.levels.items() if name not in _HERE}
         self._own = {name: Levels(CHOICE, (self._neutral[name],)) for name in self._own} | elsewhere
-        self._simulator.vary(Variations(self._own))
+        self._simulator.vary(replace(variations, levels=self._own))
 
     @classmethod
     def make(cls, config: Any, num_envs: int, next_seed: NextSeed) -> Simulator:
