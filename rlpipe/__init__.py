@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlpipe.analysis.evaluation_report import EvaluationReport
+    from rlpipe.analysis.stress import StressReport
     from rlpipe.analysis.verification import Verification
     from rlpipe.collection.actions import ActionSource
     from rlpipe.collection.corrections import Behaviour
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from rlpipe.training.until_decided import Decision, Side
     from rlpipe.trajectory import SpaceSpec
 
-__all__ = ["collect", "evaluate", "evaluate_until_decided", "load_config", "load_policy", "train", "verify"]
+__all__ = ["collect", "evaluate", "evaluate_until_decided", "load_config", "load_policy", "stress", "train", "verify"]
 
 _QUIET = ("evaluation.replays=0", "evaluation.videos=0")
 """First overrides of an evaluation, which keeps nothing to watch unless it is asked to."""
@@ -203,6 +204,84 @@ def evaluate_until_decided(
         for report, folder, files in zip(decision.reports, folders, digests, strict=True)
     ]
     return replace(decision, reports=(reports[0], reports[1]))
+
+
+def stress(
+    checkpoint: str | Path,
+    *,
+    policy: str | None = None,
+    best: bool = False,
+    axes: str | None = None,
+    levels: int = 5,
+    episodes: int = 200,
+    bound: float | None = None,
+    overrides: Sequence[str] = (),
+    local: bool = False,
+    ray_address: str | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> StressReport:
+    """Evaluates a policy in the same episodes without variations, with each axis alone at its levels, and with all axes
+    together.
+
+    Writes a record into the run directory (``stress/<n>.json``), or for a configuration into
+    ``runner.logger.log_path``, and replays of an episode that a variation breaks, clean and varied.
+
+    Args:
+        checkpoint: as for ``evaluate``
+        policy: as for ``evaluate``
+        best: as for ``evaluate``
+        axes: axes to vary, each perhaps with its range: ``mass=0.5:3,action_latency``; None for all of the task
+        levels: number of levels of each axis alone, the ends of its range among them
+        episodes: number of episodes of each arm
+        bound: success rate below which a level is too much; None for half of that without variations
+        overrides: as for ``evaluate``
+        local: as for ``train``
+        ray_address: as for ``train``
+        progress: as for ``evaluate``, of the episodes of all arms
+    Raises:
+        rlpipe.errors.ConfigError: there is no such checkpoint or axis, or the task tells no success.
+        rlpipe.errors.RunError: not all episodes of an arm had ended after ``evaluation.timeout``.
+    """
+    from dataclasses import replace
+
+    from rlpipe.analysis.stress import STRESS, recorded
+    from rlpipe.config.stress import stress_axes
+    from rlpipe.errors import ConfigError, command_line
+    from rlpipe.training import stress as testing
+    from rlpipe.training.until_decided import Side, shared_workers
+
+    if change := next((each for each in overrides if each.startswith("env.eval.variations")), None):
+        raise ConfigError(f"{change} chooses variations, but rlpipe stress does so itself: name them with --axes.")
+    if bound is not None and not 0 < bound <= 1:
+        raise ConfigError(f"--bound is {bound}; it must be above 0 and at most 1: a success rate.")
+    path, changes = _named(checkpoint), [*_changes_of(overrides, episodes, None), "env.eval.variations={}"]
+    if policy is None:
+        state, config = _checkpoint(path, best, changes)
+        folder = state.path.resolve().parent.parent
+        run = folder if (folder / "run.json").is_file() else None
+        side = Side(str(state.path), config, state)
+    else:
+        run, config, make_source, _ = _settings_of_policy(path, policy, best, changes)
+        side = Side(policy, config, make_source=make_source)
+    testing.check_success(config)
+    facts, section = config.eval_facts, config.env.eval
+    spec = side.state.spaces if side.state is not None and side.state.spaces else facts.find_spaces()
+    stressed = stress_axes(axes, levels, facts.axes, spec, facts.time_limit, f"{section.task_name} ({section.name})")
+    config = testing.varied(config, stressed)
+    config.eval_facts  # noqa: B018 - checks the variations
+    _check_machine(config, local, ray_address)
+    engine = _engine(shared_workers(config).without_learner(), local, ray_address)
+    report, replays, scenes = testing.stress(
+        replace(side, config=config), stressed, engine, progress or (lambda *_: None), bound=bound
+    )
+    options = [option for name, value in (("policy", policy), ("axes", axes), ("bound", bound)) if value is not None
+               for option in (f"--{name}", value)]  # fmt: skip
+    options += ["--levels", levels, "--episodes", episodes, *overrides, *["--local"] * local]
+    named = path if policy is not None else state.path
+    command = command_line("stress", named, *options)
+    keep = run is not None or policy is not None
+    place = (run or Path(config.runner.logger.log_path)) / STRESS if keep else None
+    return recorded(replace(report, command=command), place, replays, scenes)
 
 
 def collect(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations, product
 from pathlib import Path
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import Any, TypeAlias
 
 from rlpipe.analysis.evaluated_run import EvaluatedRun
@@ -19,7 +19,7 @@ from rlpipe.analysis.evaluation_report import value_of
 from rlpipe.config.protocol import comparable
 from rlpipe.errors import command_line
 from rlpipe.functional.intervals import difference_interval, difference_test, wilson_interval
-from rlpipe.functional.paired import holm_adjusted, mcnemar_test, pairs_needed
+from rlpipe.functional.paired import holm_adjusted, mcnemar_test, pairs_needed, simultaneous_z
 from rlpipe.metrics.declaration import Metric
 from rlpipe.trajectory import Episode
 
@@ -145,7 +145,7 @@ def pairs_of(metric: Metric, sides: Sequence[tuple[str, Sequence[EvaluatedRun]]]
     compared = (_pair(metric, *first, *second) for first, second in combinations(sides, 2))
     pairs = [pair for pair in compared if pair is not None]
     adjusted = holm_adjusted([pair.p_value for pair in pairs])
-    z = NormalDist().inv_cdf(1 - LEVEL / 2 / max(1, len(pairs)))
+    z = simultaneous_z(len(pairs), level=1 - LEVEL)
     return [_planned(replace(pair, p_adjusted=p), z) for pair, p in zip(pairs, adjusted, strict=True)]
 
 

@@ -40,6 +40,7 @@ from rlpipe.cli import (
     resize,
     runs,
     serve,
+    stress,
     submit,
     sync,
     tasks,
@@ -88,7 +89,7 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     train.train, configs.configs, tasks.tasks, plugins.plugins, pretrain.pretrain, submit.submit,
-    evaluate.evaluate, collect.collect, verify.verify, replay.replay, compare.compare, diagnose.diagnose,
+    evaluate.evaluate, stress.stress, collect.collect, verify.verify, replay.replay, compare.compare, diagnose.diagnose,
     doctor.doctor, sync.sync, export.export, serve.serve, timeline.timeline, report.report, curriculum.curriculum,
     watch.watch, runs.runs, resize.resize,
 )  # fmt: skip

@@ -23,9 +23,12 @@ class ExitCode(IntEnum):
     It shares the number of ``CRITICAL``, but no command uses both: a job that a critical alert ended has failed.
     """
     UNDECIDED = 4
-    """``rlpipe evaluate --until-decided``: after all episodes it cannot be told which policy is better."""
+    """``rlpipe evaluate --until-decided``: after all episodes it cannot be told which policy is better.
+    ``rlpipe stress --require``: likewise whether success is as high as required."""
     NOT_VERIFIED = 3
     """``rlpipe verify``: a record is not true. It shares the number of ``CRITICAL``, which is another command's."""
+    NOT_SURVIVED = 3
+    """``rlpipe stress --require``: success with all axes together is lower. It shares the number likewise."""
     VERIFIED_STATISTICALLY = 4
     """``rlpipe verify``: bits differ from the record, made elsewhere, and outcomes no more than that explains.
 

@@ -10,7 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +24,7 @@ from rlpipe.collection.episodes import EpisodeTracker
 from rlpipe.collection.recorder import Recorder, WholeRecorder
 from rlpipe.collection.seeds import EpisodeKey, episode_keys, seeds_of_slots, task_of_slot
 from rlpipe.config.schema import Config
+from rlpipe.config.variations import Variations
 from rlpipe.envs.base import Step
 from rlpipe.envs.shared.make import make_simulator
 from rlpipe.envs.shared.seeding import global_generators
@@ -35,6 +36,27 @@ from rlpipe.trajectory import Episode, Observations, SpaceSpec
 
 Watch: TypeAlias = Callable[[int], bool]
 """Is called after each step with the number of episodes that have ended; True ends the evaluation."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Part of an evaluation that may differ from one to the next, in the same simulators.
+
+    Attributes:
+        only: episodes to run in place of those that the configuration asks for; None for these.
+        whole: record all steps of all episodes.
+        variations: variations of the episodes, where the simulator varies any; None for those of the last evaluation,
+            at first those of the configuration.
+        replays: number of first episodes and of failures whose replays are kept; None for that of the configuration.
+    """
+
+    only: Collection[EpisodeKey] | None = None
+    whole: bool = False
+    variations: Variations | None = None
+    replays: int | None = None
+
+
+AS_CONFIGURED = Request()
 
 
 def share_of_slots(slots: int, rank: int, num_workers: int) -> range:
@@ -129,8 +151,7 @@ class Evaluator:
         deadline: float = math.inf,
         *,
         config: Config | None = None,
-        only: Collection[EpisodeKey] | None = None,
-        whole: bool = False,
+        request: Request = AS_CONFIGURED,
     ) -> MetricWindow:
         """Runs this worker's episodes to their end, or until ``time.monotonic`` reaches the deadline.
 
@@ -140,8 +161,7 @@ class Evaluator:
             watch: is told of the progress, and can end the evaluation
             deadline: value of ``time.monotonic`` at which it ends in any case
             config: configuration of the policy, where it is not that of the run: its chunks and the seed of its noise
-            only: episodes to run in place of those that the configuration asks for; None for these
-            whole: record all steps of all episodes
+            request: what to run, where that is not all that the configuration asks for
         Returns:
             A window with the ``eval/`` metrics and the episodes; if the evaluation was cut short, without them, because
             the episodes that had ended would favour short ones.
@@ -151,14 +171,16 @@ class Evaluator:
         window = MetricWindow()
         config = config or self._config
         self._chunks, self._noise_seed = Chunks.of(config), config.runner.seed
-        self._seeds = self._seeds_of(only)
+        self._seeds = self._seeds_of(request.only)
         if episodes := sum(map(len, self._seeds)):
             simulator = self._simulator
             source.enter(simulator)
+            if request.variations is not None:
+                simulator.vary(request.variations)
             self._queues = [deque(seeds) for seeds in self._seeds]
             self._running = {}
             tracker = EpisodeTracker(self._rank, self._first_slot, simulator.num_envs)
-            self._recorder = recorder = self._make_recorder(whole)
+            self._recorder = recorder = self._make_recorder(request)
             commitments = EpisodeCommitments()
             observations, beginnings = reset(simulator, [self._noise_seed, *next(filter(None, self._seeds))[:1]])
             tracker.begin(beginnings)
@@ -187,10 +209,10 @@ class Evaluator:
         m.EVAL.observe(window, window.eval_episodes)
         return window
 
-    def _make_recorder(self, whole: bool) -> Recorder | WholeRecorder:
-        if whole:
+    def _make_recorder(self, request: Request) -> Recorder | WholeRecorder:
+        if request.whole:
             return WholeRecorder(self._simulator, states=self._config.eval_facts.states)
-        return Recorder(self._simulator, self._protocol.replays)
+        return Recorder(self._simulator, self._protocol.replays if request.replays is None else request.replays)
 
     def _committed(
         self, ended: Sequence[Episode], step: Step, action: NDArray[Any], commitments: EpisodeCommitments

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rlpipe.collection import worker
-from rlpipe.collection.evaluator import Watch
+from rlpipe.collection.evaluator import AS_CONFIGURED, Request, Watch
 from rlpipe.collection.moving import Belongings
-from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.collection.served_policy import PolicyServer
 from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.schema import Stage
@@ -126,14 +125,13 @@ class WorkerHost:
         ranks: Sequence[int],
         acting: Any,
         watch: Watch | None = None,
-        only: Collection[EpisodeKey] | None = None,
-        whole: bool = False,
+        request: Request = AS_CONFIGURED,
     ) -> MetricWindow:
         """Runs the shares of an evaluation of some ranks; see ``RolloutWorker.evaluate``."""
         windows: list[MetricWindow] = []
         for rank in ranks:
             with self._turn(rank):
-                windows.append(self._workers[rank].evaluate(acting, watch, only, whole))
+                windows.append(self._workers[rank].evaluate(acting, watch, request))
             if windows[-1].cut_short:
                 break
         return self._together(windows)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -19,10 +19,10 @@ from rlpipe.collection.baselines import NO_INFERENCE
 from rlpipe.collection.collector import Collector
 from rlpipe.collection.corrections import Behaviour, Corrected, CorrectedActions
 from rlpipe.collection.decisions import Chunks
-from rlpipe.collection.evaluator import Evaluator, Watch, check_same_spaces
+from rlpipe.collection.evaluator import AS_CONFIGURED, Evaluator, Request, Watch, check_same_spaces
 from rlpipe.collection.machine import machine_facts
 from rlpipe.collection.moving import Belongings, NotRepeatableError
-from rlpipe.collection.seeds import CURRICULUM, EpisodeKey, training_seed
+from rlpipe.collection.seeds import CURRICULUM, training_seed
 from rlpipe.collection.served_policy import PolicyServer, ServedPolicy
 from rlpipe.config.schema import Config, Stage
 from rlpipe.config.simulators import simulator_name
@@ -401,8 +401,7 @@ class RolloutWorker:
         self,
         acting: Behaviour,
         watch: Watch | None = None,
-        only: Collection[EpisodeKey] | None = None,
-        whole: bool = False,
+        request: Request = AS_CONFIGURED,
     ) -> MetricWindow:
         """Runs this worker's share of an evaluation, for ``evaluation.timeout`` at the longest.
 
@@ -411,14 +410,13 @@ class RolloutWorker:
         Args:
             acting: weights to act with, or what acts in place of this worker's policy
             watch: is told of the progress, and can end the evaluation
-            only: episodes to run in place of those that the configuration asks for; None for these
-            whole: record all steps of all episodes
+            request: what to run, where that is not all that the configuration asks for
         """
         deadline = time.monotonic() + self._config.evaluation.timeout
 
         def attempt() -> MetricWindow:
             with foreign_code(simulator_name(self._stages[0].config.env.eval)):
-                return self._evaluate(acting, watch, deadline, only, whole)
+                return self._evaluate(acting, watch, deadline, request)
 
         def drop() -> None:
             if self._evaluator is not None:
@@ -434,8 +432,7 @@ class RolloutWorker:
         acting: Behaviour,
         watch: Watch | None,
         deadline: float,
-        only: Collection[EpisodeKey] | None,
-        whole: bool,
+        request: Request,
     ) -> MetricWindow:
         began = time.perf_counter()
         if self._evaluator is None:
@@ -446,7 +443,7 @@ class RolloutWorker:
         loaded = time.perf_counter()
         config = acting.config if isinstance(acting, CheckpointPolicy) else None
         try:
-            window = self._evaluator.evaluate(source, version, watch, deadline, config=config, only=only, whole=whole)
+            window = self._evaluator.evaluate(source, version, watch, deadline, config=config, request=request)
         finally:
             source.close()
         if window.eval_episodes:

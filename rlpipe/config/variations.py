@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Axis:
         meaning: what a level does, as a phrase.
         in_steps: True if levels are whole numbers of environment steps, of which an episode must have more.
         needs: what actions or observations must hold, one of ``NEEDS``; empty for nothing.
+        stress: lowest and highest level at which ``rlpipe stress`` tries it; None for an axis that it must be told.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Axis:
     meaning: str
     in_steps: bool = False
     needs: str = ""
+    stress: tuple[float, float] | None = None
 
     @property
     def legal(self) -> str:
@@ -105,9 +107,15 @@ class Levels:
 
 @dataclass(frozen=True)
 class Variations:
-    """Distributions of the axes that vary, by name."""
+    """Distributions of the axes that vary, by name.
+
+    Attributes:
+        levels: of each axis.
+        redrawn: axes on which each seed has another level than without this.
+    """
 
     levels: Mapping[str, Levels] = field(default_factory=dict)
+    redrawn: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.levels)
@@ -132,14 +140,15 @@ class Variations:
     def draw(self, seed: int, start: ChosenStart | None = None) -> dict[str, float]:
         """Returns the level on each axis for the episode with a seed, within the ranges of a chosen start."""
         ranges = start.ranges if start else {}
+        purposes = {name: (_REDRAWN,) if name in self.redrawn else () for name in self.levels}
         return {
-            name: (levels.within(*ranges[name]) if name in ranges else levels).at(quantile(seed, name))
+            name: (levels.within(*ranges[name]) if name in ranges else levels).at(quantile(seed, name, *purposes[name]))
             for name, levels in self.levels.items()
         }
 
     def only(self, names: Iterable[str]) -> Variations:
         """Returns the variations of some axes."""
-        return Variations({name: self.levels[name] for name in names if name in self.levels})
+        return replace(self, levels={name: self.levels[name] for name in names if name in self.levels})
 
     def most(self, name: str, neutral: float) -> float:
         """Returns the largest level on an axis; the neutral one where it does not vary."""
@@ -147,6 +156,8 @@ class Variations:
 
 
 NO_VARIATIONS = Variations()
+_REDRAWN = 2
+"""Last part of the seed of a level that is drawn anew; that of noise has 1."""
 
 
 def seed_on(seed: int, axis: str, *purpose: int) -> np.random.SeedSequence:
@@ -154,9 +165,9 @@ def seed_on(seed: int, axis: str, *purpose: int) -> np.random.SeedSequence:
     return np.random.SeedSequence([seed, zlib.crc32(axis.encode()), *purpose])
 
 
-def quantile(seed: int, axis: str) -> float:
+def quantile(seed: int, axis: str, *purpose: int) -> float:
     """Returns a number in [0, 1) that follows from a seed and the name of an axis: 53 random bits."""
-    return float(int(seed_on(seed, axis).generate_state(1, np.uint64)[0]) >> 11) * 2.0**-53
+    return float(int(seed_on(seed, axis, *purpose).generate_state(1, np.uint64)[0]) >> 11) * 2.0**-53
 
 
 def _levels(value: Any, key: str) -> Levels:
@@ -217,7 +228,7 @@ def check_variations(section: Any, key: str, axes: Sequence[Axis], time_limit: i
         _check_axis(name, f"{key}.observe_variations", section, by_name)
     for name, levels in Variations.of(section, key).levels.items():
         _check_axis(name, f"{key}.variations", section, by_name)
-        _check_levels(f"{key}.variations.{name}", levels, by_name[name], time_limit)
+        check_levels(f"{key}.variations.{name}", levels, by_name[name], time_limit)
 
 
 def check_effects(variations: Variations, axes: Sequence[Axis], spec: SpaceSpec, key: str) -> None:
@@ -244,7 +255,8 @@ def _check_axis(name: str, key: str, section: Any, axes: Mapping[str, Axis]) -> 
         )
 
 
-def _check_levels(key: str, levels: Levels, axis: Axis, time_limit: int | None) -> None:
+def check_levels(key: str, levels: Levels, axis: Axis, time_limit: int | None) -> None:
+    """Raises ConfigError if a level on an axis is not legal; for ``key`` and ``time_limit`` see above."""
     for level in levels.values:
         if not axis.least <= level <= axis.most:
             raise ConfigError(f"{key} reaches {level:g}; it must be {axis.legal}.")

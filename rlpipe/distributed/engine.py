@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import platform
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +16,9 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from rlpipe.backends.base import Place, RunInfo
-from rlpipe.collection.evaluator import Watch
+from rlpipe.collection.evaluator import AS_CONFIGURED, Request, Watch
 from rlpipe.collection.host import WorkerHost, worker_names
 from rlpipe.collection.inference import InferenceServer
-from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.collection.worker import Ready
 from rlpipe.config.plan import Plan
 from rlpipe.config.schema import Stage
@@ -417,15 +416,13 @@ class RayEngine:
     def learner_is_finished(self) -> bool:
         return bool(self.get(self._learners[0].call(LearnerBase.is_finished)))
 
-    def evaluate(
-        self, snapshot: Any, watch: Watch, only: Collection[EpisodeKey] | None = None, *, whole: bool = False
-    ) -> list[MetricWindow]:
+    def evaluate(self, snapshot: Any, watch: Watch, request: Request = AS_CONFIGURED) -> list[MetricWindow]:
         snapshots, seconds = self._act_with(snapshot), self._config.evaluation.timeout
         in_turn = max(len(ranks) for ranks in self._worker_pool.hosting)
 
         def send(host: Actor, ranks: Sequence[int]) -> Any:
             acting = snapshots[ranks[0] % len(snapshots)]
-            return [host.call_within(seconds * in_turn, WorkerHost.evaluate, ranks, acting, None, only, whole)]
+            return [host.call_within(seconds * in_turn, WorkerHost.evaluate, ranks, acting, None, request)]
 
         slack = seconds * (in_turn - 1) + _EVALUATION_SLACK
         task = self._worker_pool.send(

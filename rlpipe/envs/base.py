@@ -279,7 +279,7 @@ class Simulator(ABC):
         steps_after_success: environment steps after its first success with which an episode is truncated; None for
             never.
         axes: axes on which episodes of some of its tasks can vary.
-        variations: variations of those axes that the simulator itself has, set before the first reset.
+        variations: variations of those axes that the simulator itself has, set by ``vary``.
     """
 
     Config: ClassVar[type[Any]] = SimulatorConfig
@@ -298,6 +298,10 @@ class Simulator(ABC):
     steps_after_success: int | None = None
     axes: ClassVar[tuple[Axis, ...]] = (*EVERYWHERE, *OF_CAMERAS)
     variations: Variations = NO_VARIATIONS
+
+    def vary(self, variations: Variations) -> None:
+        """Varies axes that the simulator itself has from the next ``reset`` on, and no others."""
+        self.variations = variations
 
     @classmethod
     def describe(cls, config: Any, key: str) -> TaskFacts:  # noqa: ARG003 - for errors of simulators that check more

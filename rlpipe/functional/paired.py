@@ -86,6 +86,18 @@ def holm_adjusted(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def simultaneous_z(comparisons: int, *, level: float = 0.95) -> float:
+    """Quantile of the normal distribution with which the intervals of several comparisons hold together with
+    probability ``level``: that of each one is ``1 - (1 - level) / k``, by Bonferroni's inequality.
+    Dunn 1961, JASA 56:52-64.
+
+    Args:
+        comparisons: their number, k; 0 counts as 1.
+        level: probability that all of them hold.
+    """
+    return NormalDist().inv_cdf(1 - (1 - level) / 2 / max(1, comparisons))
+
+
 def indistinguishable_from_best(
     policies: int, beats: Callable[[int, int, float], bool], *, level: float = 0.95
 ) -> list[int]:

@@ -23,6 +23,7 @@ from rlpipe.report.view_facts import about_section, distributions_section, setup
 from rlpipe.report.view_health import health_section, next_section
 from rlpipe.report.view_lead import lead_of_run, lead_of_runs
 from rlpipe.report.view_runs import runs_section
+from rlpipe.report.view_stress import stress_section
 from rlpipe.report.view_time import time_section
 from rlpipe.report.view_video import video_section
 from rlpipe.report.web.page import Section, check_file, page, write_page
@@ -112,6 +113,7 @@ def _of_one(content: RunContent, detail: Detail, replays: Replays) -> Iterator[S
         curves_section([content], alone, [0], detail.curves),
         played,
         video,
+        stress_section(content),
         next_section(content),
         health_section(content),
         time_section(content),

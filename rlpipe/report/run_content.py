@@ -14,6 +14,7 @@ from rlpipe.analysis.baselines import BaselineResult, baselines_of
 from rlpipe.analysis.diagnosis import Diagnosis, diagnose_log
 from rlpipe.analysis.evaluated_run import EvaluatedRun, policy_label
 from rlpipe.analysis.evaluation_report import EVALUATIONS, Estimate, estimate, estimates, records_in
+from rlpipe.analysis.stress import STRESS
 from rlpipe.analysis.timeline import Timeline
 from rlpipe.analysis.timeline import read as read_timeline
 from rlpipe.analysis.watching import latest
@@ -77,6 +78,7 @@ class RunContent:
         evaluations: newest evaluation episodes, by the iteration after which they ran
         evaluations_left_out: number of older evaluations
         recorded: (file, policy, record, estimates) of each ``rlpipe evaluate``, the newest first
+        stress: file and record of the newest ``rlpipe stress``
         timeline: newest iteration by actor
         phases: seconds of each phase of the driver over the run
         settings: all configuration keys, dotted; those that came after the run have their defaults
@@ -99,6 +101,7 @@ class RunContent:
     evaluations: Mapping[int, list[dict[str, Any]]] = field(default_factory=dict)
     evaluations_left_out: int = 0
     recorded: list[tuple[str, str, shapes.EvaluationRecord, list[Estimate]]] = field(default_factory=list)
+    stress: tuple[str, shapes.StressRecord] | None = None
     timeline: Timeline | None = None
     phases: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] | None = None
@@ -156,6 +159,7 @@ def _of_run(directory: RunDirectory) -> RunContent:
         evaluations=evaluations,
         evaluations_left_out=left_out,
         recorded=[_recorded(file) for file in records_in(path / EVALUATIONS)],
+        stress=_newest_stress(path),
         phases=_phases(course),
         settings=completed(tree),
         changed=differing,
@@ -177,6 +181,11 @@ def _recorded(file: Path) -> tuple[str, str, shapes.EvaluationRecord, list[Estim
     policy, episodes = record.get("policy"), [Episode.from_row(row) for row in record["episodes"]]
     label = policy_label(policy, record["protocol"]) if policy else f"iteration {record['iteration']}"
     return f"{EVALUATIONS}/{file.name}", label, record, estimates(episodes)
+
+
+def _newest_stress(path: Path) -> tuple[str, shapes.StressRecord] | None:
+    file = next(iter(records_in(path / STRESS)), None)
+    return None if file is None else (f"{STRESS}/{file.name}", files.read(file, shapes.StressRecord))
 
 
 def _phases(course: Course) -> dict[str, float]:

@@ -298,6 +298,57 @@ class EvaluationRecord(TypedDict):
     episodes: Annotated[list[Annotated[dict[str, Any], _inside(_episode_line(Count))]], Field(min_length=1)]
 
 
+_Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@whole_file
+class StressArmRecord(TypedDict):
+    """Arm of a stress test, as far as readers need it."""
+
+    label: str
+    kind: str
+    value: _Share
+    low: _Share
+    high: _Share
+
+
+@whole_file
+class StressAxisRecord(TypedDict):
+    """Axis of a stress test, as far as readers need it."""
+
+    name: str
+    unit: str
+    neutral: float
+    is_log: bool
+    levels: Annotated[list[float], Field(min_length=2)]
+    values: list[_Share]
+    lows: list[_Share]
+    highs: list[_Share]
+    mean: _Share
+
+
+@whole_file
+class StressMapRecord(TypedDict):
+    """Map of two axes of a stress test."""
+
+    axes: tuple[str, str]
+    edges: tuple[list[float], list[float]]
+    successes: list[list[Count]]
+    episodes: list[list[Count]]
+
+
+@whole_file
+class StressRecord(TypedDict):
+    """``stress/<n>.json``, as far as readers need it."""
+
+    bound: _Share
+    arms: Annotated[list[StressArmRecord], Field(min_length=2)]
+    axes: Annotated[list[StressAxisRecord], Field(min_length=1)]
+    map: StressMapRecord | None
+    policy: str | None
+    iteration: Count
+
+
 @whole_file
 class LoggerKeys(TypedDict):
     """``runner.logger`` of ``config.yaml``, as far as readers of a run directory need it."""

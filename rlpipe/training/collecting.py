@@ -20,6 +20,7 @@ import numpy as np
 from rlpipe.analysis.evaluation_report import protocol_digest, weights_digest
 from rlpipe.collection.actions import ActionSource, CheckpointPolicy
 from rlpipe.collection.corrections import Behaviour, Corrected
+from rlpipe.collection.evaluator import Request
 from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.config.plan import Plan
 from rlpipe.config.protocol import comparable, protocol
@@ -277,7 +278,8 @@ def collect(
             while missing > 0:
                 watch.before = config.evaluation.episodes - missing
                 end = min((number // size + 1) * size, order.end if only_successes else config.evaluation.episodes)
-                window = run_block(engine, acting, watch, {order.key(each) for each in range(number, end)}, whole=True)
+                request = Request({order.key(each) for each in range(number, end)}, whole=True)
+                window = run_block(engine, acting, watch, request)
                 faults += window.faults
                 recordings = sorted(window.recordings, key=lambda each: order.number_of(each.episode))
                 for recording in recordings:

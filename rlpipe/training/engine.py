@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rlpipe.backends.base import Place, RunInfo
-from rlpipe.collection.evaluator import Watch
-from rlpipe.collection.seeds import EpisodeKey
+from rlpipe.collection.evaluator import AS_CONFIGURED, Request, Watch
 from rlpipe.collection.worker import Ready
 from rlpipe.config.plan import Plan
 from rlpipe.config.schema import Stage
@@ -88,16 +87,13 @@ class Engine(Protocol):
     def learner_is_finished(self) -> bool:
         """True once an algorithm that does not collect has learnt all it can; waits for its last update."""
 
-    def evaluate(
-        self, snapshot: Ref, watch: Watch, only: Collection[EpisodeKey] | None = None, *, whole: bool = False
-    ) -> list[MetricWindow]:
+    def evaluate(self, snapshot: Ref, watch: Watch, request: Request = AS_CONFIGURED) -> list[MetricWindow]:
         """Evaluates on all workers and returns their windows; if one of them was cut short, perhaps not all.
 
         Args:
             snapshot: weights to evaluate, or what acts in place of the workers' policy
             watch: is told of the progress of all workers together, and can end the evaluation
-            only: episodes to run in place of those that the configuration asks for; None for these
-            whole: record all steps of all episodes
+            request: what to run, where that is not all that the configuration asks for
         """
 
     def repaired_faults(self, *, unfinished: bool = False) -> list[Fault]:

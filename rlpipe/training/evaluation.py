@@ -11,7 +11,7 @@ from typing import TypeAlias
 from rlpipe.analysis.evaluation_report import EvaluationReport
 from rlpipe.collection.actions import ActionSource
 from rlpipe.collection.baselines import Baseline, DemonstratedActions, Random, Zero, acting_config
-from rlpipe.collection.evaluator import Watch
+from rlpipe.collection.evaluator import Request, Watch
 from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.collection.worker import Ready
 from rlpipe.config.plan import Plan
@@ -66,21 +66,18 @@ class BlockWatch:
         return False  # a signal ends an evaluation by an exception
 
 
-def run_block(
-    engine: Engine, acting: Ref, watch: BlockWatch, episodes: Collection[EpisodeKey], *, whole: bool = False
-) -> MetricWindow:
+def run_block(engine: Engine, acting: Ref, watch: BlockWatch, request: Request) -> MetricWindow:
     """Runs some episodes on all workers of an engine, and returns the merged window.
 
     Args:
         engine: with workers
         acting: what acts; a reference of the engine
         watch: is told of the progress
-        episodes: to run
-        whole: record all their steps
+        request: what to run
     Raises:
         RunError: the time for it was over before all of them had ended.
     """
-    window = _run(engine, acting, watch, episodes, whole=whole)
+    window = _run(engine, acting, watch, request)
     watch.before += len(window.eval_episodes)
     return window
 
@@ -91,10 +88,8 @@ def tell_notes(ready: Ready, faults: Sequence[str]) -> None:
         log.warning("%s", note)
 
 
-def _run(
-    engine: Engine, acting: Ref, watch: Watch, only: Collection[EpisodeKey] | None, *, whole: bool = False
-) -> MetricWindow:
-    windows = engine.evaluate(acting, watch, only, whole=whole)
+def _run(engine: Engine, acting: Ref, watch: Watch, request: Request) -> MetricWindow:
+    windows = engine.evaluate(acting, watch, request)
     for window in windows:
         if window.cut_short:
             raise RunError(Fault("the evaluation", f"has no result: {window.cut_short}"))
@@ -170,7 +165,7 @@ def _evaluated(
     begin_notes()
     try:
         ready = engine.start_workers(plan, 0)
-        window = _run(engine, make_acting(ready), watch_of(config, progress, Interruption()), only)
+        window = _run(engine, make_acting(ready), watch_of(config, progress, Interruption()), Request(only))
         tell_notes(ready, window.faults)
         return window
     finally:

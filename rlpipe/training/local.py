@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import traceback
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rlpipe.backends.base import Place, RunInfo
-from rlpipe.collection.evaluator import Watch
-from rlpipe.collection.seeds import EpisodeKey
+from rlpipe.collection.evaluator import AS_CONFIGURED, Request, Watch
 from rlpipe.collection.worker import Ready, RolloutWorker
 from rlpipe.config.plan import Plan
 from rlpipe.config.schema import Stage
@@ -132,9 +131,7 @@ class LocalEngine:
     def learner_is_finished(self) -> bool:
         return self._learner.is_finished()
 
-    def evaluate(
-        self, snapshot: Any, watch: Watch, only: Collection[EpisodeKey] | None = None, *, whole: bool = False
-    ) -> list[MetricWindow]:
+    def evaluate(self, snapshot: Any, watch: Watch, request: Request = AS_CONFIGURED) -> list[MetricWindow]:
         windows: list[MetricWindow] = []
 
         def watch_all(ended: int) -> bool:
@@ -142,7 +139,7 @@ class LocalEngine:
 
         for rank, worker in enumerate(self._workers):
             with _actor(f"rollout-{rank}", "evaluate"):
-                windows.append(worker.evaluate(snapshot, watch_all, only, whole))
+                windows.append(worker.evaluate(snapshot, watch_all, request))
             if windows[-1].cut_short:
                 break
         return windows

@@ -14,7 +14,7 @@ from typing import Any
 from rlpipe.analysis.evaluation_report import EvaluationReport
 from rlpipe.collection.actions import ActionSource, CheckpointPolicy
 from rlpipe.collection.baselines import acting_config
-from rlpipe.collection.evaluator import check_same_spaces
+from rlpipe.collection.evaluator import Request, check_same_spaces
 from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.collection.worker import Ready
 from rlpipe.config.plan import Plan
@@ -223,11 +223,11 @@ def evaluate_until_decided(
         acting = [engine.put(side.acting(ready)) for side in (first, second)]
         watch = BlockWatch(progress, 2 * most)
         for block in blocks(first.config):
-            episodes = _episodes_of(first.config, block)
-            new = [run_block(engine, policy, watch, episodes) for policy in acting]
+            request = Request(_episodes_of(first.config, block))
+            new = [run_block(engine, policy, watch, request) for policy in acting]
             for of_side, window in zip(windows, new, strict=True):
                 of_side.append(window)
-            if _look(tally, *map(_outcomes, new)) is not Verdict.UNDECIDED:
+            if _look(tally, *map(outcomes_of, new)) is not Verdict.UNDECIDED:
                 break
         tell_notes(ready, [fault for each in windows for window in each for fault in window.faults])
     finally:
@@ -244,7 +244,7 @@ def _look(tally: Tally, first: dict[tuple[int, str], bool], second: dict[tuple[i
     return tally.verdict
 
 
-def _outcomes(window: MetricWindow) -> dict[tuple[int, str], bool]:
+def outcomes_of(window: MetricWindow) -> dict[tuple[int, str], bool]:
     """Returns the success of each episode by its seed and its task.
 
     Raises:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -294,6 +296,54 @@ def test_an_episode_of_mujoco_does_not_depend_on_the_levels_of_the_last_one():
         assert np.array_equal(ours, theirs)
 
 
+def test_levels_that_are_no_longer_named_are_neutral_again():
+    """First three times the mass, then none named, in the same simulator."""
+    varied, fresh = made(TASKS["MuJoCo"] | {"variations": {"mass": 3.0}}, [5, 7]), made(TASKS["MuJoCo"], [7])
+    actions = random_actions(varied.spec, 8)
+    episode(varied, actions)
+    varied.vary(Variations())
+    for ours, theirs in zip(episode(varied, actions), episode(fresh, actions), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+def test_other_variations_reach_several_tasks_and_a_simulator_in_a_process_of_its_own():
+    """The same task twice, the second in a Python of its own, from the same seed at one mass and then at another."""
+    tasks = [{"label": "here"}, {"label": "there", "python": sys.executable}]
+    several = {"tasks": tasks, "total_num_envs": 2, "observe_task": False, "variations": {"mass": 1.5}}
+
+    def two_steps() -> np.ndarray:
+        simulator.reset()
+        return [simulator.step(np.ones((2, 1), dtype=np.float32)).successors for _ in range(2)][1]
+
+    with contextlib.closing(made(TASKS["MuJoCo"] | several, [5] * 8, 2)) as simulator:
+        before = two_steps()
+        simulator.vary(variations({"mass": 3.0}))
+        after = two_steps()
+    assert np.array_equal(before[0], before[1])
+    assert np.array_equal(after[0], after[1])
+    assert not np.array_equal(before[0], after[0])
+
+
+def test_a_level_that_is_drawn_anew_is_that_of_the_physics():
+    """The second episode is that of a simulator in which its new level is the only one."""
+    drawn = replace(variations({"mass": {"uniform": [0.5, 4.0]}}), redrawn=frozenset({"mass"}))
+    varied = made(TASKS["MuJoCo"] | {"variations": {"mass": {"uniform": [0.5, 4.0]}}}, [5, 7])
+    varied.vary(drawn)
+    fresh = made(TASKS["MuJoCo"] | {"variations": drawn.draw(7)}, [7])
+    actions = random_actions(varied.spec, 8)
+    episode(varied, actions)
+    for ours, theirs in zip(episode(varied, actions), episode(fresh, actions), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+@given(SEEDS)
+def test_a_redrawn_axis_has_another_level_and_the_others_have_the_same(seed):
+    drawn = variations({"mass": {"uniform": [0.5, 2.0]}, "friction": {"uniform": [0.5, 2.0]}})
+    again = replace(drawn, redrawn=frozenset({"mass"})).draw(seed)
+    assert again["friction"] == drawn.draw(seed)["friction"]
+    assert again["mass"] != drawn.draw(seed)["mass"]
+
+
 PICK_CUBE = {"name": "maniskill", "id": "PickCube-v1", "max_episode_steps": 9}
 
 
@@ -517,5 +567,9 @@ def test_without_variations_nothing_stands_around_a_simulator():
 def test_the_page_has_each_axis_as_it_is_declared():
     page = Path("docs/variations.md").read_text(encoding="utf-8")
     declared = {axis.name: axis for axis in vars(axes).values() if isinstance(axis, Axis)}
-    rows = {f"| `{axis.name}` | {axis.neutral:g} | {axis.legal} | {axis.meaning} |" for axis in declared.values()}
+    rows = {
+        f"| `{axis.name}` | {axis.neutral:g} | {axis.legal} | {low:g} to {high:g} | {axis.meaning} |"
+        for axis in declared.values()
+        for low, high in [axis.stress]
+    }
     assert {line for line in page.splitlines() if line.startswith("| `") and line.split("`")[1] in declared} == rows

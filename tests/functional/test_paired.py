@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from rlpipe.functional.intervals import wilson_interval
 from rlpipe.functional.paired import (
+    Z_95,
     anytime_interval,
     holm_adjusted,
     indistinguishable_from_best,
     log_evidence,
     mcnemar_test,
     pairs_needed,
+    simultaneous_z,
     tail_of_fair_coin,
     tango_interval,
     wins_and_losses,
@@ -162,3 +164,49 @@ def test_looking_after_every_pair_needs_fewer_of_them_than_one_test_at_the_end(d
     stopped = stopped_after(drawn_outcomes(1_000, 2_000, discordant, 0.2))
     assert (stopped > 0).all()
     assert stopped.mean() <= 0.7 * fixed
+
+
+# --- several comparisons
+
+
+def test_the_intervals_of_several_comparisons_are_wider_each():
+    assert simultaneous_z(1) == simultaneous_z(0) == pytest.approx(Z_95)
+    assert simultaneous_z(10) == pytest.approx(2.807, abs=1e-3)  # that of 0.0025 above it
+    assert simultaneous_z(2, level=0.9) == pytest.approx(Z_95)
+
+
+def simultaneous_coverage(tables: int, episodes: int, comparisons: int = 25) -> float:
+    """Share of planted tables in which the intervals of all differences from the clean arm hold their true values.
+
+    Success without variations is 0.5 to 1. Of its successes each arm loses between none and all, a third of them none
+    or few, and it wins a tenth of its failures at most.
+    """
+    generator, z, bounds = np.random.default_rng(0), simultaneous_z(comparisons), {}
+    held = 0
+    for _ in range(tables):
+        clean = generator.uniform(0.5, 1.0)
+        lost = clean * generator.uniform(0, 1, comparisons) ** generator.integers(1, 6, comparisons)
+        gained = (1 - clean) * generator.uniform(0, 0.1, comparisons)
+        successes = generator.binomial(episodes, clean)  # of the clean arm, which all comparisons share
+        losses = generator.binomial(successes, lost / clean)
+        wins = generator.binomial(episodes - successes, gained / (1 - clean))
+        for truth, *counts in zip(gained - lost, wins.tolist(), losses.tolist(), strict=True):
+            key = tuple(counts)
+            if key not in bounds:
+                bounds[key] = tango_interval(episodes, *key, z=z)
+            if not bounds[key][0] <= truth <= bounds[key][1]:
+                break
+        else:
+            held += 1
+    return held / tables
+
+
+def test_corrected_intervals_hold_together_in_planted_tables():
+    """Of 200 tables, 0.92 lies two standard errors below 0.95."""
+    assert simultaneous_coverage(200, 200) >= 0.92
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("episodes", [50, 200, 1000])
+def test_corrected_intervals_hold_together_in_095_of_planted_tables(episodes):
+    assert simultaneous_coverage(1000, episodes) >= 0.95

@@ -17,7 +17,7 @@ import rlpipe
 from rlpipe.backends.console import EvaluationProgress
 from rlpipe.cli.train import _listen
 from rlpipe.collection.actions import PolicyActions
-from rlpipe.collection.evaluator import Evaluator
+from rlpipe.collection.evaluator import AS_CONFIGURED, Evaluator
 from rlpipe.collection.recorder import MOST_STEPS
 from rlpipe.envs.scripted import Scripted
 from rlpipe.errors import ConfigError, RunError, UserInterrupt
@@ -256,14 +256,14 @@ class Stopping(LocalEngine):
     steps: ClassVar[list[int]] = []
     number = signal.SIGUSR1
 
-    def evaluate(self, snapshot, watch, only=None, *, whole=False):
+    def evaluate(self, snapshot, watch, request=AS_CONFIGURED):
         def counting(ended: int) -> bool:
             self.steps.append(ended)
             if len(self.steps) == 5:
                 os.kill(os.getpid(), self.number)
             return watch(ended)
 
-        return super().evaluate(snapshot, counting, only, whole=whole)
+        return super().evaluate(snapshot, counting, request)
 
 
 def test_the_first_signal_ends_an_evaluation_within_a_step_and_row_and_checkpoint_are_there(tmp_path, monkeypatch):
@@ -316,7 +316,7 @@ def test_an_interrupted_evaluation_says_how_far_it_was_and_records_nothing(numbe
 class Dying(LocalEngine):
     """An engine in this process that is killed, as it seems to the run directory, when it evaluates."""
 
-    def evaluate(self, snapshot, watch, only=None, *, whole=False):
+    def evaluate(self, snapshot, watch, request=AS_CONFIGURED):
         raise SystemError("killed")
 
     def write(self, iteration, windows):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rlpipe.config.fields import check_fields
 from rlpipe.config.sections import typed
 from rlpipe.config.simulators import varied_facts
+from rlpipe.config.variations import Variations
 from rlpipe.envs.base import KEY, Allotment, Beginning, Simulator, SimulatorConfig, Step, TaskFacts
 from rlpipe.envs.shared.goals import GoalTask
 from rlpipe.envs.shared.make import make_simulator
@@ -268,6 +269,10 @@ class SeveralTasks(Simulator):
         """Time spent in resets so far; None where a task does not tell."""
         seconds = [task.simulator.reset_seconds for task in self._tasks]
         return None if None in seconds else sum(filter(None, seconds))
+
+    def vary(self, variations: Variations) -> None:
+        for task in self._tasks:
+            task.simulator.vary(variations)
 
     def reset(self) -> tuple[Observations, dict[int, Beginning]]:
         observations = self.spec.observations(self.num_envs)

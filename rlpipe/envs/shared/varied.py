@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlpipe.config.variations import LEAF, Axis, Variations, check_effects, is_picture, seed_on
+from rlpipe.config.variations import CHOICE, LEAF, Axis, Levels, Variations, check_effects, is_picture, seed_on
 from rlpipe.envs.base import Beginning, Simulator, Step
 from rlpipe.envs.shared.axes import (
     ACTION_HOLD,
@@ -45,15 +45,8 @@ _STEPS = np.int64
 Draw = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
 
 
-def own_variations(config: Any, key: str = "env.train") -> Variations:
-    """Returns the variations of the axes that a simulator itself has.
-
-    Args:
-        config: a ``SimulatorConfig``.
-        key: its key, for errors.
-    """
-    variations, elsewhere = Variations.of(config, key), {axis.name for axis in (*EVERYWHERE, *OF_CAMERAS)}
-    return variations.only(variations.levels.keys() - elsewhere)
+_HERE = frozenset(axis.name for axis in (*EVERYWHERE, *OF_CAMERAS))
+"""Axes that act here; all others are the simulator's own."""
 
 
 class SlotSeeds:
@@ -291,6 +284,8 @@ class VariedSimulator(Simulator):
         self._simulator, self._seeds, self._key, self._axes = simulator, seeds, key, axes
         by_name = {axis.name: axis for axis in axes}
         self._observed_axes = [by_name[name] for name in config.observe_variations]
+        self._neutral = {axis.name: axis.neutral for axis in axes}
+        self._own: dict[str, Levels] = {}  # of the simulator's own axes, also of those that varied before
         for name in ("num_envs", "has_success", "notes", "metrics", "can_wait", "can_stop_after_success"):
             setattr(self, name, getattr(simulator, name))
         self.spec = simulator.spec
@@ -304,16 +299,18 @@ class VariedSimulator(Simulator):
             np.array([axis.neutral for axis in self._observed_axes], dtype=np.float32), (self.num_envs, 1)
         )
         self.vary(Variations.of(config, key))
-        simulator.variations = own_variations(config, key)
 
     def vary(self, variations: Variations) -> None:
-        """Varies these axes from the next ``reset`` on."""
+        """Varies these axes from the next ``reset`` on, and no others."""
         spec = self._simulator.spec
         check_effects(variations, self._axes, spec, self._key)
         self._variations = variations
         self._levels = _Levels(variations, self.num_envs)
         self._commands = _Commands(spec, self.num_envs, self._levels)
         self._senses = _Senses(spec, self.num_envs, self._levels)
+        elsewhere = {name: levels for name, levels in variations.levels.items() if name not in _HERE}
+        self._own = {name: Levels(CHOICE, (self._neutral[name],)) for name in self._own} | elsewhere
+        self._simulator.vary(replace(variations, levels=self._own))
 
     @classmethod
     def make(cls, config: Any, num_envs: int, next_seed: NextSeed) -> Simulator:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from rlpipe.envs.base import KEY, Step, TaskFacts, no_spaces, nothing_needed
 from rlpipe.envs.shared.child_process.channel import METRIC, Channel, ClosedError
-from rlpipe.envs.shared.varied import own_variations
 from rlpipe.errors import ConfigError, ContractError, how_it_failed
 from rlpipe.foreign import keep_sockets_short
 from rlpipe.plugins import resolve
@@ -104,9 +103,11 @@ class _Server:
         """Makes the simulator. Returns its attributes."""
         simulator_class = resolve("envs", config.name, f"{KEY}.name")
         self._simulator = simulator_class.make(config, num_envs, self._asks("next_seed"))
-        self._simulator.variations = own_variations(config)
         names = ("spec", "num_envs", "has_success", "notes", "can_wait")
         return {name: getattr(self._simulator, name) for name in names}
+
+    def vary(self, variations: Any) -> None:
+        self._simulator.vary(variations)
 
     def reset(self, chooses: bool) -> Any:
         self._simulator.next_start = self._asks("next_start") if chooses else None

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+from rlpipe.config.variations import Variations
 from rlpipe.envs.base import KEY, Beginning, Simulator, Step, TaskEntry, TaskFacts
 from rlpipe.envs.shared.child_process.channel import METRIC, Channel, ClosedError, shared_file
 from rlpipe.envs.shared.goals import GoalTask
@@ -307,6 +308,9 @@ class ProcessSimulator(Simulator):
     @property
     def reset_seconds(self) -> float | None:  # type: ignore[override] # known to the process
         return self._process.reset_seconds
+
+    def vary(self, variations: Variations) -> None:
+        self._call("vary", variations)
 
     def reset(self) -> tuple[Observations, dict[int, Beginning]]:
         began: tuple[Observations, dict[int, Beginning]]
