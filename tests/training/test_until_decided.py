@@ -143,7 +143,7 @@ def test_on_ray_the_same_pairs_decide(run, tmp_path):
 
 
 def test_it_ends_with_the_block_in_which_it_is_decided_and_the_records_hold_what_was_run(run, monkeypatch):
-    monkeypatch.setattr(until_decided, "_outcomes", always(True, False))
+    monkeypatch.setattr(until_decided, "outcomes_of", always(True, False))
     decision = rlpipe.evaluate_until_decided(run, "zero", episodes=100, local=True)
     assert (decision.tally.verdict, decision.tally.pairs) == (Verdict.FIRST, 8)
     ours, theirs = decision.reports
@@ -287,7 +287,7 @@ def test_the_command_says_that_it_cannot_be_told_and_exits_with_4(run):
 
 
 def test_the_command_says_which_is_better_and_exits_with_0(run, monkeypatch):
-    monkeypatch.setattr(until_decided, "_outcomes", always(False, True))
+    monkeypatch.setattr(until_decided, "outcomes_of", always(False, True))
     answer = command("evaluate", str(run), "--against", "random", "--until-decided", "--local")
     assert answer.code == 0
     assert answer.out.startswith(f"random is better than {run}: decided after 8 pairs.")
