@@ -13,7 +13,7 @@ from rlpipe.config.checks import check
 from rlpipe.config.fields import options
 from rlpipe.config.schema import Config, Stage, StageConfig
 from rlpipe.config.sections import build
-from rlpipe.config.tree import flat, reason_of
+from rlpipe.config.tree import flat, is_replaced, reason_of
 from rlpipe.errors import ConfigError
 
 _STAGED = ("env.train.", "algorithm.", "learner.")
@@ -65,7 +65,7 @@ def _staged(config: Config, stage: StageConfig, key: str) -> Config:
     for name, value in flat(stage.overrides):
         _check_override(config, name, key)
         try:
-            OmegaConf.update(tree, name, value, force_add=True)
+            OmegaConf.update(tree, name, value, force_add=True, merge=not is_replaced(name))
         except Exception as error:  # OmegaConf promises no base of what a key can be wrong in
             raise ConfigError(f"{key}.overrides holds {name}, which is no key: {reason_of(error)}") from error
     staged = build(tree, Config)

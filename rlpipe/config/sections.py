@@ -17,7 +17,7 @@ from rlpipe.config import shipped
 from rlpipe.config.fields import check_path, kinds_of, options, types_of, whole_number
 from rlpipe.config.other_systems import translation
 from rlpipe.config.schema import DEFAULT_NAMES, PLUGIN_KINDS, Config, EnvConfig, StageConfig
-from rlpipe.config.tree import container, reason_of, tasks_without
+from rlpipe.config.tree import REPLACED, container, reason_of, tasks_without
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import available, closest, nearest, resolve
 from rlpipe.secrets import check_no_secrets
@@ -114,10 +114,6 @@ def _simulators(env: Mapping[str, Any]) -> EnvConfig:
     merged: Any = OmegaConf.merge(defaults, evaluated)
     replaced = {REPLACED: evaluated[REPLACED]} if REPLACED in evaluated else {}
     return EnvConfig(trained, _plugin("env.eval", container(merged) | replaced))
-
-
-REPLACED = "variations"
-"""Option of ``env.train`` that ``env.eval`` replaces as a whole: otherwise it could not leave out an axis."""
 
 
 def _spell_out_axes(train: dict[str, Any], evaluated: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -109,10 +109,10 @@ def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields the overrides of a stage under full keys. Their own keys may be dotted; a mapping of keyword arguments is
-    one value."""
+    """Yields the overrides of a stage under full keys. Their own keys may be dotted; a mapping of keyword arguments or
+    of variations is one value."""
     for name, value in tree.items():
-        if isinstance(value, Mapping) and value and not f"{prefix}{name}".endswith("kwargs"):
+        if isinstance(value, Mapping) and value and not f"{prefix}{name}".endswith(("kwargs", REPLACED)):
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
@@ -171,6 +171,15 @@ def _class_of(section: str, name: str) -> Any:
     return resolve(PLUGIN_KINDS[section], name, f"{section}.name")
 
 
+REPLACED = "variations"
+"""Option whose mapping, and what it holds, replaces the one before: axes that vary are named together."""
+
+
+def is_replaced(key: str) -> bool:
+    """True for a full key whose keys and values replace those before, instead of being merged into them."""
+    return REPLACED in key.split(".")
+
+
 _KEY = re.compile(r"[^\s.\[\]]+(\.[^\s.\[\]]+|\[[^\s.\[\]]+\])*")
 """A full key, such as ``runner.seed`` or ``stages[0].timesteps``."""
 
@@ -207,7 +216,8 @@ def overridden(
         except Exception as error:  # YAML's own errors have no common base that OmegaConf promises
             unreadable[path] = ConfigError(f"the override {override!r} cannot be applied: {reason_of(error)}")
         try:
-            OmegaConf.update(tree, key, content, force_add=True, merge=content != {})  # {} removes what was there
+            merge = content != {} and not is_replaced(key)  # {} removes what was there
+            OmegaConf.update(tree, key, content, force_add=True, merge=merge)
         except Exception as error:
             raise ConfigError(f"the override {override!r} cannot be applied: {reason_of(error)}") from error
         for replaced in _replaced(content, path):
@@ -223,7 +233,7 @@ def overridden(
 def _replaced(content: Any, path: SpelledPath) -> Iterator[SpelledPath]:
     """Yields the paths at which an override leaves nothing of what was there; keys and values are merged with it."""
     values = OmegaConf.to_container(content) if isinstance(content, DictConfig) else content
-    if not isinstance(values, dict) or not values:
+    if not isinstance(values, dict) or not values or REPLACED in path:
         yield path
         return
     for key, value in leaves(values):

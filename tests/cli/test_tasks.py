@@ -96,10 +96,13 @@ def test_a_python_that_cannot_be_run_is_named_as_the_option_is():
 
 def test_the_table_is_one_line_for_each_task():
     lines = printed("--simulator", "gymnasium", "--search", "MountainCar").splitlines()
-    assert [line.split()[0] for line in lines if line] == ["gymnasium:", "MountainCar-v0", "MountainCarContinuous-v0"]
+    *table, axes = [line for line in lines if line]
+    assert [line.split()[0] for line in table] == ["gymnasium:", "MountainCar-v0", "MountainCarContinuous-v0"]
+    assert axes.startswith("env.train.variations: action_noise, action_latency, ")
 
 
 def test_json_holds_every_field():
     listed = json.loads(printed("--simulator", "gymnasium", "--search", "MountainCar", "--json"))
     assert {"MountainCar-v0", "MountainCarContinuous-v0"} == {task["id"] for task in listed}
     assert listed[0].keys() >= {"simulator", "time_limit", "observation", "action", "success", "needs", "settings"}
+    assert "observation_noise" in listed[0]["variations"]

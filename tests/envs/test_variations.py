@@ -21,7 +21,8 @@ from rlpipe.config.loading import load_config
 from rlpipe.config.protocol import comparable, protocol
 from rlpipe.config.sections import typed
 from rlpipe.config.simulators import task_facts
-from rlpipe.config.variations import Axis, Variations
+from rlpipe.config.variations import NUMBERS, Axis, Variations
+from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.envs.maniskill import ManiSkill
 from rlpipe.envs.maniskill.loading import load_maniskill
 from rlpipe.envs.maniskill.single import ManiSkillEnv
@@ -36,6 +37,7 @@ from rlpipe.report.view_episodes import episodes_section
 from rlpipe.training.checks import check_spaces
 from rlpipe.trajectory.tree import leaves_of
 from tests.helpers.contract import episode, made, random_actions
+from tests.helpers.kinds import KINDS
 from tests.helpers.runs import lines, scripted
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -159,7 +161,42 @@ def test_noise_follows_from_the_seed_of_the_episode_and_not_from_its_slot():
     assert abs(two[0] - two[1]).min() > 1e-3
 
 
+# --- pictures
+
+PAINTED = {"name": "tests.helpers.simulators:Painted"}
+
+
+def row_seen(seed=5, **levels) -> list[int]:
+    """A row of the first picture, which is 100, 100, 100, 255 without variations."""
+    simulator = made(PAINTED | {"variations": levels}, [seed])
+    return simulator.reset()[0]["camera"][0, 1, :, 0].tolist()
+
+
+def test_brightness_and_contrast_change_colours_within_their_range():
+    assert row_seen(brightness=0.2) == [151, 151, 151, 255]
+    assert row_seen(brightness=-1) == [0, 0, 0, 0]
+    assert row_seen(contrast=2) == [72, 72, 72, 255]
+    assert row_seen(contrast=0) == [128, 128, 128, 128]
+
+
+def test_a_picture_is_shifted_as_its_seed_says_and_its_edges_are_repeated():
+    assert {tuple(row_seen(seed, camera_shift=0.25)) for seed in range(20)} == {
+        (100, 100, 100, 255), (100, 100, 100, 100), (100, 100, 255, 255),
+    }  # fmt: skip
+    assert row_seen(7, camera_shift=0.25) == row_seen(7, camera_shift=0.25)
+
+
+def test_noise_needs_fractions_to_act_on(tmp_path):
+    with pytest.raises(ConfigError, match="names observation_noise, but the task has no fractions: leave it out"):
+        made(PAINTED | {"variations": {"observation_noise": 0.1}}, [5])
+
+
 # --- nothing at the neutral levels
+
+
+def some_actions(spec, count) -> np.ndarray:
+    """[count, 1, ...] actions within the spaces."""
+    return np.ones((count, 1), dtype=np.int64) if spec.num_actions else random_actions(spec, count)
 
 
 def everything_of(tree, count, slots=2) -> list:
@@ -167,22 +204,26 @@ def everything_of(tree, count, slots=2) -> list:
     simulator = made(tree, iter(range(5, 1000)), slots)
     observations, beginnings = simulator.reset()
     seen = [[leaf.tobytes() for leaf in leaves_of(observations)], {**beginnings}.keys()]
-    for action in random_actions(simulator.spec, count):
+    for action in some_actions(simulator.spec, count):
         step = simulator.step(np.repeat(action, slots, axis=0))
-        seen += [leaf.tobytes() for seen_now in (step.observations, step.successors) for leaf in leaves_of(seen_now)]
+        seen += [leaf.tobytes() for leaf in leaves_of(step.observations)]
+        seen += [leaf[step.valid].tobytes() for leaf in leaves_of(step.successors)]
         seen += [step.rewards.tobytes(), step.terminated.tobytes(), step.truncated.tobytes(), step.valid.tobytes()]
     simulator.close()
     return seen
 
 
 def axes_of(tree):
-    """Axes of the task of a simulator's section."""
+    """Axes of the task of a simulator's section, which act on something."""
     section = typed(resolve("envs", tree["name"], "env.train.name").Config, tree, "env.train")
-    return task_facts(section, "env.train").axes
+    return [
+        axis for axis in task_facts(section, "env.train").axes if not (axis.needs == NUMBERS and "Cart" in str(tree))
+    ]
 
 
 TASKS = {
     "scripted": {"name": "tests.helpers.simulators:Seeded", "script": [[{"length": 7}]]},
+    "vectorised": {"name": "gymnasium", "id": "CartPole-v1", "vectorized": True},
     "MuJoCo": {"name": "gymnasium", "id": "InvertedPendulum-v5", "max_episode_steps": 9, "ignore_terminations": True},
     "Fetch": {"name": "gymnasium", "id": "gymnasium_robotics:FetchPush-v4", "max_episode_steps": 9},
     "ManiSkill": {"name": "maniskill", "id": "PushCube-v1", "max_episode_steps": 9},
@@ -360,7 +401,37 @@ class TestManiSkill:
         assert one_by_one == as_one
 
 
+def test_in_a_process_of_its_own_physics_varies_alike():
+    tree = TASKS["MuJoCo"] | {"variations": {"mass": {"uniform": [0.5, 2.0]}, "observation_latency": 1}}
+    assert everything_of(tree | {"python": sys.executable}, 20) == everything_of(tree, 20)
+
+
 # --- what a run has of it
+
+
+def test_a_simulator_that_draws_its_own_seeds_varies_by_those_of_its_slots():
+    levels = {"action_latency": {"choice": [0, 1, 2]}}
+    simulator = made(TASKS["vectorised"] | {"variations": levels}, iter(range(5, 100)), 2)
+    _, beginnings = simulator.reset()
+    began = [*beginnings.values()]
+    for _ in range(30):
+        began += simulator.step(np.ones(2, dtype=np.int64)).beginnings.values()
+    assert [beginning.variations for beginning in began] == [
+        variations(levels).draw(seed) for seed in range(5, 5 + len(began))
+    ]
+    assert len(began) > 4
+
+
+def test_each_of_several_tasks_has_its_variations(tmp_path):
+    tasks = [{"label": "late", "variations": {"action_latency": 2}}, {"label": "held"}]
+    train = ECHO | {"total_num_envs": 4, "tasks": tasks, "variations": {"action_hold": 3}}
+    simulator = made(train, [5, 6], 2)
+    _, beginnings = simulator.reset()
+    assert {b.task: b.variations for b in beginnings.values()} == {
+        "late": {"action_latency": 2}, "held": {"action_hold": 3},
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"env.train.tasks\[0\].variations names mass"):
+        scripted(tmp_path, env={"train": train | {"tasks": [{"label": "a", "variations": {"mass": 1}}, tasks[1]]}})
 
 
 def test_the_levels_are_observed_beside_a_vector():
@@ -384,6 +455,21 @@ def test_an_evaluation_varies_as_the_training_unless_it_says_otherwise(tmp_path)
     train = {"env": {"train": SCRIPTED | {"total_num_envs": 4, "variations": {"action_latency": 1}}}}
     assert scripted(tmp_path, **train).env.eval.variations == {"action_latency": 1}
     assert scripted(tmp_path, "env.eval.variations={}", **train).env.eval.variations == {}
+
+
+def test_variations_replace_those_before_on_the_command_line_in_a_stage_and_in_an_evaluation(tmp_path):
+    before = {"action_latency": 1, "action_noise": {"uniform": [0, 0.1]}}
+    env = {"train": SCRIPTED | {"total_num_envs": 4, "variations": before}, "eval": {"variations": before}}
+    stages = [
+        {"name": "clean", "timesteps": 64, "overrides": {"env.train.variations": {}}},
+        {"name": "noisy", "overrides": {"env.train.variations": {"action_noise": {"choice": [0.2]}}}},
+    ]
+    overrides = ["env.eval.variations={action_hold: 2}", "env.train.variations.action_noise={choice: [0.3]}"]
+    config = scripted(tmp_path, *overrides, env=env, stages=stages)
+    assert config.env.eval.variations == {"action_hold": 2}
+    assert config.env.train.variations == {"action_latency": 1, "action_noise": {"choice": [0.3]}}
+    varied = [stage.config.env.train.variations for stage in config.schedule]
+    assert varied == [{}, {"action_noise": {"choice": [0.2]}}]
 
 
 def test_evaluations_that_vary_differently_are_not_comparable(tmp_path):
@@ -435,6 +521,19 @@ def test_the_ledger_has_the_levels_of_each_episode(tmp_path):
 def test_variations_that_cannot_be_are_refused(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):
         scripted(tmp_path, *overrides)
+
+
+def test_goals_are_not_judged_by_what_is_observed_wrongly(tmp_path):
+    late = "env.train.variations={observation_latency: 1}"
+    config = KINDS["goals in hindsight, sac"].config(tmp_path, late)
+    with pytest.raises(ConfigError, match="which judges goals by what was observed, but env"):
+        config.algorithm.check_task(config.env.train)
+
+
+def test_demonstrations_have_no_levels_to_observe():
+    overrides = ["env.train.variations={mass: 2}", "env.train.observe_variations=true"]
+    with pytest.raises(ConfigError, match=r"demonstrations \(demos\) say nothing of variations: leave either out"):
+        check_demonstrations(load_config("sparse_pick_cube", overrides))
 
 
 @pytest.mark.parametrize(

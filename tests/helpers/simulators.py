@@ -12,6 +12,7 @@ from rlpipe.envs.base import SingleEnv
 from rlpipe.envs.gymnasium import Gymnasium
 from rlpipe.envs.scripted import Scripted, ScriptedConfig, ScriptedEnv, ScriptedEpisode
 from rlpipe.envs.shared.slots import NextSeed
+from rlpipe.trajectory import LeafSpec, SpaceSpec, Tree
 
 
 class Unnumbered(Scripted):
@@ -106,6 +107,36 @@ class SeededRace(Race):
 
 
 RACE = {"train": {"name": "tests.helpers.simulators:Race", "total_num_envs": 6}}
+
+
+@dataclass(frozen=True)
+class PaintedConfig(ScriptedConfig):
+    """Options of a task that is seen."""
+
+    @property
+    def has_cameras(self):
+        return True
+
+
+class PaintedEnv(ScriptedEnv):
+    """Observes a picture of 4 x 4, grey but for its last column, which is white."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        actions = (1, None, self.spec.action_low, self.spec.action_high)
+        self.spec = SpaceSpec.of_tree({"camera": LeafSpec((4, 4, 1), "uint8")}, *actions)
+
+    def _observation(self):
+        picture = np.full((4, 4, 1), 100, dtype=np.uint8)
+        picture[:, -1] = 255
+        return Tree({"camera": picture})
+
+
+class Painted(Unnumbered):
+    """The scripted simulator, seen by a camera."""
+
+    Config = PaintedConfig
+    slot = PaintedEnv
 
 
 class EchoEnv(ScriptedEnv):
