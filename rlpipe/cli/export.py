@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, BinaryIO, get_args, get_type_hints
+from typing import Annotated, Any, BinaryIO, get_args, get_origin, get_type_hints
 
 import typer
 from rich.console import Console
@@ -193,7 +193,7 @@ def _sources(run: Path) -> list[_Source]:
     episode = {
         name: next((kind for kind in get_args(hint) if kind is not NoneType), hint)
         for name, hint in hints.items()
-        if name not in ("episode_return", "reward_terms", "metrics")
+        if name != "episode_return" and get_origin(hint) is not dict  # whose leaves are columns
     }
     of_training = {name: kind for name, kind in episode.items() if name not in OF_EVALUATIONS}
     return [
