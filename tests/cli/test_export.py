@@ -242,7 +242,7 @@ def test_a_run_without_episodes_has_empty_tables_with_all_columns(made):
 def test_a_long_run_is_written_in_parts(run, monkeypatch):
     exported(run)
     whole = [table(run, name) for name in TABLES]
-    monkeypatch.setattr(command, "VALUES_AT_ONCE", 72)  # three episodes of 24 values
+    monkeypatch.setattr(command, "VALUES_AT_ONCE", 75)  # three episodes of 25 values
     exported(run)
     assert [table(run, name) for name in TABLES] == whole
     assert parquet.ParquetFile(run.path / "export" / "episodes.parquet").num_row_groups == -(-whole[1].num_rows // 3)
@@ -265,7 +265,7 @@ def test_it_ends_with_a_line_that_reads_the_metrics_in_pandas(run, tmp_path, for
 def test_it_says_how_large_each_table_is(run):
     lines = [line.split() for line in exported(run).splitlines()]
     episodes = len(list(read_jsonl(run.path / "episodes.jsonl")))
-    assert [line[1:3] for line in lines if line[:1] == ["episodes.parquet"]] == [[str(episodes), "24"]]
+    assert [line[1:3] for line in lines if line[:1] == ["episodes.parquet"]] == [[str(episodes), "25"]]
 
 
 def refused(*arguments: str) -> str:

@@ -599,13 +599,13 @@ def put(name: str, values: Any) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (put("traj_1/obs", ...), ["traj_1", "no state observations"]),
-        (put("traj_1/obs", np.zeros((5, 7), np.float32)), ["traj_1", "(5, 7)", "(5, 4)"]),
+        (put("traj_1/obs", ...), ["traj_1", "has no observations"]),
+        (put("traj_1/obs", np.zeros((5, 7), np.float32)), ["traj_1", "float32 [4]", "state float32 [7]"]),
         (put("traj_1/obs", np.full((5, 4), np.nan, np.float32)), ["traj_1", "not finite"]),
         (put("traj_1/actions", np.zeros((4, 2), np.float32)), ["traj_1", "actions of shape (4, 2)"]),
         (put("traj_1/actions", np.full((4, 1), 9.0, np.float32)), ["traj_1", "8 outside"]),
         (put("traj_1/actions", ...), ["demos.h5", "traj_1 holds no actions"]),
-        (put("traj_1/success", np.ones(9, bool)), ["traj_1", "4 actions", "(9,)"]),
+        (put("traj_1/success", np.ones(9, bool)), ["traj_1 has 4 actions, but 9 rows of success"]),
         (put("traj_1/success", ...), ["demos.h5", "traj_1 holds no success"]),
         (put("traj_1", 5), ["demos.h5", "traj_1 holds no actions"]),
         (put("traj_1", ...), None),
@@ -644,7 +644,7 @@ def test_demonstrations_of_vectors_are_refused_where_a_tree_is_observed(place):
     teaching(place)
     replaced("demos.json", "Any-v1", "tests.helpers.gym_trees:Signs-v0")(place)
     typed = "pretrain tree.yaml --local demos=demos.h5 policy.name=mlp"
-    refused(place, typed, ["demos.h5", "one vector", "camera/rgb, noise, sign"])
+    refused(place, typed, ["demos.h5", "the task observes camera/rgb", "It has state float32 [4]"])
 
 
 @pytest.mark.parametrize("loss", ["squared", "absolute", "likelihood"])
