@@ -20,7 +20,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "run_directory.md"
 EPISODE = Episode(
     worker=0, slot=1, seed=-7, policy_version=2, episode_return=0.5, length=3, success_once=True, success_at_end=None,
     success_at_reset=False, terminated=True, truncated=False, step=4, log_prob=-1.5, first_success=2, fail_once=None,
-    fail_at_end=None, reward_terms={"reach": 0.25}, start="a" * 64, commitment="b" * 64,
+    fail_at_end=None, reward_terms={"reach": 0.25}, variations={"mass": 1.5}, edge="mass_high", start="a" * 64,
+    commitment="b" * 64,
 )  # fmt: skip
 ROW = Row(
     1, 2, 3.0, {"env/return": 1.0}, {"train/loss": 1}, {"env/return": HistogramView([0.0, 1.0], [1], {"p50": 0.5})},
