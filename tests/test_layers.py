@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -32,9 +33,15 @@ def package_of(file: Path) -> str:
     return "cli" if found == "__main__" else found  # ``python -m rlpipe`` is the command line
 
 
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@functools.cache
 def imports(file: Path, *, run_time: bool = False) -> list[str]:
     """Modules a file imports; with ``run_time`` only those at its top level."""
-    tree = ast.parse(file.read_text())
+    tree = parsed(file)
     nodes = tree.body if run_time else ast.walk(tree)
     found = []
     for node in nodes:
@@ -48,7 +55,7 @@ def imports(file: Path, *, run_time: bool = False) -> list[str]:
 
 def imported_names(file: Path) -> list[tuple[str, list[str]]]:
     """Modules from which a file imports names, with these."""
-    nodes = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom))
+    nodes = (node for node in ast.walk(parsed(file)) if isinstance(node, ast.ImportFrom))
     return [(node.module, [alias.name for alias in node.names]) for node in nodes if node.module]
 
 
@@ -170,7 +177,7 @@ def test_importing_a_module_does_not_load_what_it_may_never_need(modules):
 def test_commands_take_their_exit_codes_from_one_list():
     """A number of its own would be missing in the documentation of the codes."""
     for file in (PACKAGE / "cli").glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("typer.Exit", "sys.exit"):
                 numbers = [argument for argument in node.args if isinstance(argument, ast.Constant)]
                 assert not numbers, f"{file.name}:{node.lineno}"

@@ -26,6 +26,8 @@ from tests.helpers.simulators import Unnumbered
 
 FOUR = [[{"length": 5, "reward": 1.0}], [{"length": 3}], [{"length": 2}], [{"length": 4, "reward": 1.0}]]
 """Episodes of four slots: two score 1, two 0."""
+ONCE = "runner.total_timesteps=128"
+"""A single iteration."""
 ALIKE = [[{"length": length, "end": "terminated"}] for length in (5, 3, 2, 4)]
 """Four that all score 0."""
 
@@ -125,8 +127,14 @@ def test_a_simulator_that_does_not_begin_alike_from_one_seed_is_refused(tmp_path
 # --- collection
 
 
-def test_a_group_begins_with_one_seed_and_no_other_group_or_iteration_with_the_same(tmp_path):
-    episodes = lines(trained(grpo(tmp_path)), "episodes.jsonl")
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Directory of a run of four iterations."""
+    return trained(grpo(tmp_path_factory.mktemp("run")))
+
+
+def test_a_group_begins_with_one_seed_and_no_other_group_or_iteration_with_the_same(run):
+    episodes = lines(run, "episodes.jsonl")
     seeds = {(e["iteration"], e["slot"] // 4): set() for e in episodes}
     for episode in episodes:
         seeds[episode["iteration"], episode["slot"] // 4].add(episode["seed"])
@@ -136,9 +144,8 @@ def test_a_group_begins_with_one_seed_and_no_other_group_or_iteration_with_the_s
     assert min(set.union(*seeds.values())) >= FIRST_TRAINING_SEED
 
 
-def test_each_environment_plays_one_episode_an_iteration_and_its_steps_are_those_that_count(tmp_path):
-    rows = rows_of(grpo(tmp_path))
-    for row in rows:
+def test_each_environment_plays_one_episode_an_iteration_and_its_steps_are_those_that_count(run):
+    for row in without_timings(run):
         assert row["env/num_trajectories"] == 8
         assert row["rollout/num_decisions"] == 2 * (5 + 3 + 2 + 4)
         assert row["train/num_samples"] == 2 * row["rollout/num_decisions"]  # two epochs
@@ -190,7 +197,7 @@ def test_no_critic_is_learnt_or_spoken_of(tmp_path):
 
 
 def test_what_ppo_says_of_its_policy_grpo_says_too(tmp_path):
-    row = rows_of(grpo(tmp_path, dual_clip=3.0))[0]
+    row = rows_of(grpo(tmp_path, ONCE, dual_clip=3.0))[0]
     spoken_of = {
         name
         for name, metric in m.CATALOGUE.items()
@@ -228,7 +235,7 @@ def test_where_all_groups_are_filtered_an_observation_tree_leaves_its_statistics
 
 def test_a_filtered_group_is_out_of_the_loss_and_the_others_are_not(tmp_path):
     script = [*FOUR, *ALIKE]
-    row = rows_of(grpo(tmp_path, script=script, filter_groups=True))[0]
+    row = rows_of(grpo(tmp_path, ONCE, script=script, filter_groups=True))[0]
     assert (row["rollout/group_filtered_fraction"], row["rollout/frac_reward_zero_std"]) == (0.5, 0.5)
     assert (row["rollout/num_decisions"], row["train/num_samples"]) == (28, 2 * 14)
     assert row["train/actor/advantages_norm_max"] == row["rollout/advantages_max"] > 0.86
@@ -237,9 +244,8 @@ def test_a_filtered_group_is_out_of_the_loss_and_the_others_are_not(tmp_path):
 def test_the_loss_by_trajectory_is_the_mean_over_trajectories(tmp_path):
     # Without a step in between every ratio is 1, so that a decision's loss is minus its advantage, which are 0.866 and
     # -0.866 for two trajectories each: by trajectory they cancel, by decision 9 stand against 5.
-    once = ("learner.lr=0",)
     by_trajectory, by_decision = (
-        rows_of(grpo(tmp_path, *once, loss_aggregation=name, num_minibatches=5))[0]["train/loss"]
+        rows_of(grpo(tmp_path, ONCE, "learner.lr=0", loss_aggregation=name, num_minibatches=5))[0]["train/loss"]
         for name in ("trajectory", "decision")
     )
     assert by_trajectory == pytest.approx(0.0, abs=1e-6)
@@ -266,8 +272,7 @@ def test_the_divergence_from_the_reference_is_part_of_the_loss_and_of_the_metric
         )
 
 
-def test_without_a_divergence_no_reference_is_kept(tmp_path):
-    run = trained(grpo(tmp_path))
+def test_without_a_divergence_no_reference_is_kept(run):
     assert not [name for name in newest(run).arrays if name.startswith("reference/")]
     assert not [name for row in without_timings(run) for name in row if "kl_ref" in name or "kl_coef" in name]
 

@@ -31,9 +31,8 @@ def test_with_single_actions_both_levels_give_the_same_numbers(tmp_path):
     assert rows[0] == rows[1]
 
 
-@pytest.mark.parametrize("level", [pytest.param("token", marks=pytest.mark.soak), "action"])
-def test_it_learns(level, tmp_path):
-    algorithm = BY_ACTION | {"update_epochs": 4, "logprob_level": level, "reward_level": "action"}
+def test_it_learns(tmp_path):
+    algorithm = BY_ACTION | {"update_epochs": 4, "reward_level": "action"}
     env = {"train": {"name": "scripted", "total_num_envs": 16, "match_actions": True}}
     options = ("learner.lr=0.02", "runner.total_timesteps=6144", "evaluation.episodes=1")
     config = scripted(tmp_path, *options, algorithm=algorithm, policy=policy_of(2), env=env)

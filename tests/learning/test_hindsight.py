@@ -289,7 +289,8 @@ def test_a_restored_buffer_gives_the_same_goals_and_with_another_capacity_legal_
     if other >= capacity:
         ways = [drawn(one) for one in (buffer, restored)]
         assert all(torch.equal(way.rewards, ways[0].rewards) for way in ways)
-        assert all(torch.equal(array, restored.state()[name]) for name, array in buffer.state().items())
+        state = restored.state()
+        assert all(torch.equal(array, state[name]) for name, array in buffer.state().items())
 
 
 def test_a_restored_buffer_continues_the_episodes_that_had_not_ended():

@@ -827,7 +827,7 @@ def windows(draw: st.DrawFn) -> MetricWindow:
     return window
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.lists(windows(), min_size=2, max_size=4), st.randoms())
 def test_the_order_in_which_windows_merge_does_not_show(parts, random):
     shuffled = list(parts)
@@ -839,7 +839,7 @@ def test_the_order_in_which_windows_merge_does_not_show(parts, random):
     assert nested.read(metrics) == merged(parts).read(metrics)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(st.lists(windows(), min_size=1, max_size=8), st.randoms())
 def test_windows_that_are_merged_in_a_tree_of_any_shape_are_the_same_to_the_last_bit(parts, random):
     """As partial results of hosts, racks or nodes are: each is a run of ranks, in their order."""

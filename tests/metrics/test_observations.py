@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlpipe.metrics import CATALOGUE, MetricWindow
@@ -108,6 +108,7 @@ def vectors(draw):
     }
 
 
+@settings(max_examples=40)
 @given(observed=vectors())
 def test_what_is_reduced_together_has_the_bits_of_what_is_reduced_alone(observed):
     alone = {}

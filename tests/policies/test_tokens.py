@@ -84,9 +84,9 @@ def test_tokens_need_bounds():
         TokenPolicy(TokenConfig("tokens"), SpaceSpec(3, 1, 2))
 
 
-@pytest.mark.parametrize("level", ["token", "chunk"])  # an action of one number is one token: the same level
-@pytest.mark.parametrize("name", ["ppo", "grpo"])
-def test_both_algorithms_learn_at_every_level(name, level, tmp_path):
+@pytest.mark.parametrize(("name", "level"), [("ppo", "token"), ("grpo", "chunk")])
+def test_both_algorithms_learn_and_at_either_level(name, level, tmp_path):
+    """An action of one number is one token: the same level."""
     algorithm = {"name": name, "update_epochs": 4, "num_minibatches": 4, "logprob_level": level, "entropy_level": level}
     if name == "grpo":
         algorithm["group_size"] = 4
