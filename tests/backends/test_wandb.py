@@ -35,9 +35,9 @@ def finished(tmp_path_factory):
     """A finished run that was shown offline; an API key was there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_API_KEY", KEY)
-        run = RunDirectory(rlpipe.train(scripted(tmp_path_factory.mktemp("wandb")), local=True).directory)
-        assert catch_up(run, "wandb")
-        return run
+        fed = ("runner.logger.logger_backends=[wandb]", "runner.logger.finish_timeout=600", *store.OPTIONS)
+        config = scripted(tmp_path_factory.mktemp("wandb"), *fed)  # from another process, whose end frees the lock
+        return RunDirectory(rlpipe.train(config, local=True).directory)
 
 
 @pytest.fixture
