@@ -59,13 +59,13 @@ class Reach(bases.EnvBase):
         return {"env_name": self.name, "type": self.type, "env_kwargs": self._options}
 
     def render(self, **_: Any) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # robomimic asks for it in rollouts alone, and there are none
 
     def get_goal(self) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # robomimic asks for it in rollouts alone, and there are none
 
     def set_goal(self, **_: Any) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # robomimic asks for it in rollouts alone, and there are none
 
     @classmethod
     def create_for_data_processing(cls, **_: Any) -> "Reach":

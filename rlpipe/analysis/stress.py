@@ -1,4 +1,4 @@
-"""What a policy survives: success in arms of an evaluation that vary differently, in the same episodes.
+"""Stress tests of a policy: success in arms of an evaluation that vary differently, in the same episodes.
 
 The clean arm varies nothing. In further ones a single axis is at one of its levels, in one all axes vary together, and
 in the rest all vary together as well, but one axis is drawn anew.
@@ -39,7 +39,7 @@ SHARE_KEYS = ("value", "low", "high")
 
 
 class Kind(StrEnum):
-    """What varies in an arm."""
+    """Kind of an arm: which axes vary in it."""
 
     CLEAN = "clean"
     """Nothing."""

@@ -147,7 +147,7 @@ def _axes(axes: list[AxisResult]) -> Table:
 
 
 def _facts(report: StressReport, require: float | None) -> dict[str, list[str]]:
-    """What the numbers depend on and where they are, by label."""
+    """Returns the protocol of the numbers and where they are, by label."""
     facts = {"protocol": protocol_lines(report.protocol, report.policy)}
     breaking = max((arm for arm in report.arms if arm.broken), key=lambda arm: len(arm.broken), default=None)
     if breaking is not None:

@@ -43,7 +43,7 @@ class Corrected:
 
 
 Behaviour: TypeAlias = Snapshot | ActionSource | CheckpointPolicy | Corrected
-"""What acts in the episodes of an evaluation."""
+"""Policy that acts in the episodes of an evaluation."""
 
 
 @dataclass

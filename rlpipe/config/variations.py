@@ -64,7 +64,7 @@ NEEDS: Mapping[str, Callable[[SpaceSpec], bool]] = {
     FRACTIONS: lambda spec: spec.leaves is None or any(leaf.dtype == "float32" for leaf in spec.leaves.values()),
     PICTURES: lambda spec: spec.leaves is not None and any(map(is_picture, spec.leaves.values())),
 }
-"""What an axis may need of the spaces of a task."""
+"""Needs of an axis: the spaces that a task must have."""
 
 
 def is_picture(leaf: LeafSpec) -> bool:

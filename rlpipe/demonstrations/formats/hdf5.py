@@ -1,4 +1,4 @@
-"""What formats share whose episodes are groups of one HDF5 file."""
+"""Base of formats whose episodes are groups of one HDF5 file."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _ALIASES = {
     **{column: result for result, column in RESULTS.items()},
     "reward": "rewards", EPISODE_SUCCESS: "success", EPISODE_END: "terminated",
 }  # fmt: skip
-"""What a column is here; of two that are the same, the first one counts."""
+"""Meaning of each column; of two that mean the same, the first one counts."""
 _IMAGES = "observation.images."
 MOST_SEED = 2**63 - 1
 """Greatest seed that a column of the format can hold."""

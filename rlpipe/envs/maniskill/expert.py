@@ -1,4 +1,4 @@
-"""What to do in any state of a task whose solution is to grasp something and to bring it somewhere.
+"""Expert for tasks whose solution is to grasp something and to bring it somewhere; it knows what to do in any state.
 
 The grasps and goals are those of ManiSkill's own solutions (``mani_skill.examples.motionplanning.panda.solutions``).
 These plan from a reset to the end. Here the next move follows from the present state alone, so that an expert can be
