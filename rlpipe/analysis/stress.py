@@ -108,6 +108,7 @@ class ArmResult:
         value: success rate
         low: lower 95 % bound of it (Wilson 1927)
         high: upper bound of it
+        failed: task and seed of the episodes that fail here
         difference: rate less that of the clean arm in the same episodes; None for the clean arm itself, as below
         difference_low: lower bound of it (Tango 1998); those of all arms hold together with a probability of 0.95
         difference_high: upper bound of it
@@ -124,6 +125,7 @@ class ArmResult:
     value: float
     low: float
     high: float
+    failed: list[EpisodeKey]
     difference: float | None = None
     difference_low: float | None = None
     difference_high: float | None = None
@@ -238,8 +240,10 @@ def arm_results(arms: Sequence[Arm], outcomes: Sequence[Outcomes]) -> list[ArmRe
     ]
     tests = [mcnemar_test(len(mended), len(broken)) for broken, mended in counts[1:]]
     adjusted, z = holm_adjusted(tests), simultaneous_z(compared)
-    results = [ArmResult(arm.label, arm.kind, arm.axis, arm.level, *_rate(other))
-               for arm, other in zip(arms, outcomes, strict=True)]  # fmt: skip
+    results = [
+        ArmResult(arm.label, arm.kind, arm.axis, arm.level, *_rate(other), [key for key in other if not other[key]])
+        for arm, other in zip(arms, outcomes, strict=True)
+    ]
     for index, (broken, mended) in enumerate(counts[1:], 1):
         low, high = tango_interval(len(clean), len(mended), len(broken), z=z)
         results[index] = replace(

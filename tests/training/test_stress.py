@@ -87,6 +87,8 @@ def test_arms_are_compared_with_the_clean_one_in_the_same_episodes(tested):
     by_label = {arm.label: arm for arm in report.arms}
     clean, late, noisy = (by_label[label] for label in ("clean", "action_latency 3", "action_noise 0.01"))
     assert (clean.value, clean.difference) == (0.9, None)
+    assert [seed % 10 for _, seed in clean.failed] == [0] * 4
+    assert len(late.failed) == 40
     assert (late.difference, len(late.broken), late.mended) == (-0.9, 36, [])
     assert all(seed % 10 for _, seed in late.broken)
     assert late.p_adjusted < 1e-9
