@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -45,18 +46,22 @@ TASK: dict[str, Any] = {
         },
         "eval": {"total_num_envs": 8},
     },
-    "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256], "activation": "relu", "normalize_observations": True},
-    "algorithm": {"name": "behaviour_cloning", "epochs": 150, "patience": 150, "held_out": 0.2, "batch_size": 16},
+    "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256], "activation": "relu"},
+    "algorithm": {"name": "behaviour_cloning", "loss": "absolute", "held_out": 0.1, "batch_size": 64},
     "learner": {"lr": 1.0e-3, "lr_schedule": "linear", "max_grad_norm": 1.0},
 }  # fmt: skip
 EPISODES = 100
 """Held-out episodes of each evaluation."""
+UPDATES = 15_000
+"""Gradient steps of each clone, about: few episodes are read more often."""
 
 
-def clone(demos: Path, seed: int) -> tuple[Path, str]:
+def clone(demos: Path, steps: int, seed: int) -> tuple[Path, str]:
     """Clones a dataset; returns the checkpoint, and a digit for each episode of its evaluation, 1 for a success."""
+    epochs = math.ceil(UPDATES * TASK["algorithm"]["batch_size"] / steps)
     overrides = [
-        f"demos={demos}", f"runner.seed={seed}", f"runner.logger.log_path={RUNS / 'runs'}",
+        f"demos={demos}", f"algorithm.epochs={epochs}", f"algorithm.patience={epochs}",
+        f"runner.seed={seed}", f"runner.logger.log_path={RUNS / 'runs'}",
         "runner.logger.logger_backends=[jsonl]", "runner.report=false", f"evaluation.episodes={EPISODES}",
     ]  # fmt: skip
     result = rlpipe.train(load_pretraining(write_task(), overrides), local=True)
@@ -96,8 +101,8 @@ def measure(results: dict[str, Any], seed: int, counts: Sequence[int]) -> None:
         key = f"{method}/{seed}/{count}"
         if key not in results:
             began = time.process_time()
-            checkpoint, outcomes = clone(demos, seed)
             steps = sum(entry.length for entry in open_dataset(demos, "demos").episodes)
+            checkpoint, outcomes = clone(demos, steps, seed)
             results[key] = {
                 "method": method, "seed": seed, "count": count, "steps": steps, "outcomes": outcomes,
                 "checkpoint": str(checkpoint.resolve().relative_to(ROOT)),

@@ -23,9 +23,11 @@ import argparse
 import copy
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +36,7 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks.machine import ROOT, describe
 from rlpipe.collection.worker import RolloutWorker
 from rlpipe.config.loading import load_config
@@ -58,16 +61,16 @@ Phases = dict[str, float]
 
 
 class Idle:
-    """Object of every actor: answers at once."""
+    """Object of every actor: answers at once, a rollout actor for all the workers that it hosts."""
 
-    def __init__(self, window: MetricWindow) -> None:
-        self._window = window
+    def __init__(self, window: MetricWindow, hosted: int = 1) -> None:
+        self._window, self._batches = window, ["batch"] * hosted
 
     def ready(self) -> str:
         return "ready"
 
-    def collect(self, *_: Any) -> tuple[str, MetricWindow]:
-        return "batch", self._window
+    def collect(self, *_: Any) -> tuple[Any, ...]:
+        return *self._batches, self._window
 
     def update(self, *_: Any) -> tuple[Snapshot, MetricWindow]:
         return SNAPSHOT, self._window
@@ -79,15 +82,15 @@ class Idle:
 class SharedActors:
     """Actors on Ray; the workers share a few processes."""
 
-    def __init__(self, processes: int, window: MetricWindow) -> None:
+    def __init__(self, processes: int, window: MetricWindow, hosted: int) -> None:
         find_modules_in(ROOT)
-        self._processes = [self._start(f"worker-{index}", window) for index in range(processes)]
+        self._processes = [self._start(f"worker-{index}", window, hosted) for index in range(processes)]
         self.learner, self.logger = self._start("learner", window), self._start("logger", window)
 
     @staticmethod
-    def _start(name: str, window: MetricWindow) -> Actor:
+    def _start(name: str, window: MetricWindow, hosted: int = 1) -> Actor:
         actor = Actor(Role.ROLLOUT_WORKER, name, "benchmarks.driver:Idle", {}, num_cpus=0)
-        actor.make(window)
+        actor.make(window, hosted)
         return actor
 
     def start_host(self, place: int, lives: Mapping[int, int]) -> Actor:  # noqa: ARG002 - of every factory
@@ -143,15 +146,15 @@ class StandInRef:
         self.at = at
 
 
-def engine_of(config: Any, actors: SharedActors | StandIn, count: int) -> RayEngine:
-    """Returns an engine with so many workers, which did not have to start a run."""
+def engine_of(config: Any, actors: SharedActors | StandIn, count: int, hosted: int = 1) -> RayEngine:
+    """Returns an engine with so many workers, some in each actor, which did not have to start a run."""
     engine: Any = object.__new__(RayEngine)
     engine._config, engine._plan, engine._waiting_servers = config, config.schedule, None
     engine._launcher = SimpleNamespace(num_workers=count, num_learners=1, num_servers=0, servers=[])
     engine._learners, engine._logger, engine._steps = [actors.learner], actors.logger, [0] * count
     factory: Any = actors
     factory.wave = count
-    engine._worker_pool = WorkerPool(config, runs(count, count), factory, RayAnswers(), lambda *_: None)
+    engine._worker_pool = WorkerPool(config, runs(count, count // hosted), factory, RayAnswers(), lambda *_: None)
     engine._worker_pool.wait_until_ready()
     assert isinstance(engine, RayEngine)
     return engine
@@ -173,9 +176,9 @@ def iterate(engine: RayEngine, snapshot: Any, iteration: int) -> Phases:
     return {**phases, "all": moments[-1] - moments[0], "main thread": time.thread_time() - began}
 
 
-def on_ray(config: Any, actors: SharedActors, count: int, iterations: int) -> list[Phases]:
+def on_ray(config: Any, actors: SharedActors, count: int, hosted: int, iterations: int) -> list[Phases]:
     """Measures on a real Ray."""
-    engine = engine_of(config, actors, count)
+    engine = engine_of(config, actors, count, hosted)
     snapshot = engine.put(SNAPSHOT)
     return [iterate(engine, snapshot, iteration) for iteration in range(iterations + 1)][1:]
 
@@ -254,6 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--ray", type=sizes, default="10,30,100,200,500,2000", help="numbers of workers on Ray")
     parser.add_argument("--stand-in", type=sizes, default="100,200,500,1000,2000,10000", help="numbers on none")
     parser.add_argument("--processes", type=int, default=4, help="processes that the workers on Ray share")
+    parser.add_argument("--hosted", type=int, default=1, help="workers of each actor on Ray; divides their numbers")
     parser.add_argument("--iterations", type=int, default=10)
     options = parser.parse_args(arguments)
     console = Console(width=110)
@@ -266,8 +270,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.ray:
         cluster = Cluster()
         try:
-            actors = SharedActors(options.processes, window)
-            measured = {count: on_ray(config, actors, count, options.iterations) for count in options.ray}
+            actors = SharedActors(options.processes, window, options.hosted)
+            measured = {
+                count: on_ray(config, actors, count, options.hosted, options.iterations) for count in options.ray
+            }
         finally:
             cluster.close()
         console.print(table(f"{of_each}, on Ray", measured))
