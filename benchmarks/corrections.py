@@ -4,9 +4,11 @@
     python benchmarks/corrections.py --seeds 0 --counts 10,20      # some of it
     python benchmarks/corrections.py --report                      # the table and the picture alone
 
-The expert is `--policy planner`. Cloning learns from N of its episodes, none of which fails. DAgger begins with the
-fewest of these, and then a clone of what there is visits the states of as many episodes more, which the expert labels
-(`rlpipe collect --expert planner --aggregate`), until there are N. Both clone with the same settings, and both are
+The expert is `--policy planner`. Cloning learns from N of its episodes, none of which fails. DAgger begins with ten of
+these. In each further round, a clone of all that there is acts in ten episodes more, which the expert labels (`rlpipe
+collect --expert planner --aggregate`), until there are N; in round i the expert itself acts with a probability of 0.5
+to the power of i (`--beta`; section 3 of the paper, p = 0.5), so that early rounds get beyond what the clone can do.
+Both clone with the same settings, and both are
 evaluated in the same held-out episodes. Results are stored in benchmarks/results/corrections.json, one at a time, so
 that the same command goes on after an interruption; runs and datasets lie in runs/corrections.
 """
@@ -14,7 +16,6 @@ that the same command goes on after an interruption; runs and datasets lie in ru
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import sys
@@ -52,7 +53,9 @@ TASK: dict[str, Any] = {
 }  # fmt: skip
 EPISODES = 100
 """Held-out episodes of each evaluation."""
-UPDATES = 15_000
+ROUND = 10
+"""Episodes of each round of DAgger."""
+UPDATES = 10_000
 """Gradient steps of each clone, about: few episodes are read more often."""
 
 
@@ -113,31 +116,24 @@ def measure(results: dict[str, Any], seed: int, counts: Sequence[int]) -> None:
             print(f"{key}: {outcomes.count('1') / len(outcomes):.3f} from {steps} steps", flush=True)
         return ROOT / results[key]["checkpoint"]
 
-    rounds = {f"DAgger/{seed}/{count}" for count in counts} | {f"cloning/{seed}/{count}" for count in counts[1:]}
-    if rounds <= {*results}:
-        return
-    demos = demonstrated(seed, counts[0])
-    policy = measured("DAgger", counts[0], demos)
-    for before, count in itertools.pairwise(counts):
-        folder = f"corrected-{seed}-{count}"
-        demos = collect(policy, folder, count - before, expert="planner", aggregate=demos)
+    demos = demonstrated(seed, ROUND)
+    policy = measured("DAgger", ROUND, demos)
+    for number, count in enumerate(range(2 * ROUND, max(counts) + 1, ROUND), 1):
+        options = {"expert": "planner", "beta": 0.5**number, "aggregate": demos}
+        demos = collect(policy, f"corrected-{seed}-{count}", ROUND, **options)
         policy = measured("DAgger", count, demos)
-    for count in counts[1:]:
-        measured("cloning", count, demonstrated(seed, count))
-
-
-def rows(results: dict[str, Any]) -> list[tuple[int, dict[str, list[dict[str, Any]]]]]:
-    """Returns the results by number of episodes, and of these by method. The first round of DAgger is cloning."""
-    counts = sorted({result["count"] for result in results.values()})
-    table = []
     for count in counts:
-        by_method: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
-        for result in sorted(results.values(), key=lambda result: result["seed"]):
-            if result["count"] == count:
-                by_method[result["method"]].append(result)
-        by_method["cloning"] = by_method["cloning"] or by_method["DAgger"]
-        table.append((count, by_method))
-    return table
+        if count > ROUND:
+            measured("cloning", count, demonstrated(seed, count))
+
+
+def by_count(results: dict[str, Any], method: str) -> dict[int, list[dict[str, Any]]]:
+    """Returns the results of a method by number of episodes, of each those of all seeds in order. Both methods begin
+    with the same clone."""
+    found = [r for r in results.values() if r["method"] == method or (method == "cloning" and r["count"] == ROUND)]
+    counts = sorted({result["count"] for result in found})
+    in_order = sorted(found, key=lambda result: result["seed"])
+    return {count: [result for result in in_order if result["count"] == count] for count in counts}
 
 
 def rate(found: Sequence[dict[str, Any]]) -> tuple[float, float, float]:
@@ -151,14 +147,14 @@ def table(results: dict[str, Any]) -> str:
         "| labelled episodes | cloning | steps | DAgger | steps | difference |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for count, by_method in rows(results):
+    cloned, corrected = (by_count(results, method) for method in METHODS)
+    for count in sorted({*cloned} & {*corrected}):
         cells = []
-        for method in METHODS:
-            found = by_method[method]
-            steps = sum(result["steps"] for result in found) / max(1, len(found))
-            cells += ["{:.3f} [{:.3f}, {:.3f}]".format(*rate(found)) if found else "", f"{steps:,.0f}"]
-        plain, ours = ([result["outcomes"] for result in by_method[method]] for method in METHODS)
-        more = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*difference(ours, plain)) if plain and ours != plain else ""
+        for found in (cloned[count], corrected[count]):
+            steps = sum(result["steps"] for result in found) / len(found)
+            cells += ["{:.3f} [{:.3f}, {:.3f}]".format(*rate(found)), f"{steps:,.0f}"]
+        plain, ours = ([result["outcomes"] for result in by[count]] for by in (cloned, corrected))
+        more = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*difference(ours, plain)) if ours != plain else ""
         lines.append(f"| {count} | {' | '.join(cells)} | {more} |")
     return "\n".join(lines)
 
@@ -170,16 +166,18 @@ def draw(results: dict[str, Any], file: Path) -> None:
     figure = Figure(figsize=(6.4, 3.4), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     for method, colour in zip(METHODS, ("#8a8a8a", "#0072b2"), strict=True):
-        points = [(count, by_method[method]) for count, by_method in rows(results) if by_method[method]]
-        at = [count for count, _ in points]
-        middle, low, high = zip(*(rate(found) for _, found in points), strict=True)
+        points = by_count(results, method)
+        at = [*points]
+        middle, low, high = zip(*map(rate, points.values()), strict=True)
         axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(at, middle, color=colour, marker="o", label=method)
-        for count, found in points:
+        for count, found in points.items():
             each = [result["outcomes"].count("1") / len(result["outcomes"]) for result in found]
             axes.plot([count] * len(each), each, ".", color=colour, alpha=0.5)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(at, [str(count) for count in at])
+    ticks = [*by_count(results, "cloning")]
+    axes.set_xticks(ticks, [str(count) for count in ticks])
+    axes.minorticks_off()
     axes.set(xlabel="episodes that the expert has labelled", ylabel="success", ylim=(0, 1.02))
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e6e6e6")
@@ -191,7 +189,7 @@ def main() -> None:
     """Measures what is missing, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2", help="of the repetitions, such as 0,1,2")
-    parser.add_argument("--counts", default="10,20,40", help="labelled episodes, such as 10,20,40")
+    parser.add_argument("--counts", default="10,40,160", help="labelled episodes, such as 10,40,160")
     parser.add_argument("--report", action="store_true", help="measure nothing; print the table and draw the picture")
     options = parser.parse_args()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ METHODS = ("clean", "varied", "widening")
 COLOURS = {"clean": "#8a8a8a", "varied": "#0072b2", "widening": "#d55e00"}
 EPISODES = 100
 """Held-out episodes of each arm."""
-LEVELS = 5
+LEVELS = 3
 """Levels of each axis in the stress test."""
 
 
@@ -49,11 +50,15 @@ class Row:
         config: configuration that the methods train with
         ranges: widest ranges, of the training and of the stress test
         overrides: changes of the configuration, for all methods
+        widening: changes for ranges that widen
+        first: changes of a training without variations that all methods of a seed continue; None for none
     """
 
     config: str
     ranges: dict[str, dict[str, list[float]]]
     overrides: tuple[str, ...] = ()
+    widening: tuple[str, ...] = ("curriculum.name=widening",)
+    first: tuple[str, ...] | None = None
 
     @property
     def axes(self) -> str:
@@ -65,19 +70,24 @@ class Row:
 ROWS = {
     "push_cube": Row(
         "ppo_push_cube",
-        {"action_latency": {"choice": [0, 1, 2, 3]}, "start": {"uniform": [1, 2]}, "mass": {"log_uniform": [0.25, 4]}},
+        {
+            "action_latency": {"choice": [0, 1, 2, 3, 4]},
+            "action_hold": {"choice": [1, 2, 3, 4]},
+            "start": {"uniform": [1, 2]},
+        },
         ("runner.pipeline=sync",),
     ),
 }
 
 
-def train(config: str, name: str, overrides: Sequence[str]) -> Path:
-    """Trains, or continues a run of the name that was interrupted; returns the run directory."""
+def train(config: str, name: str, overrides: Sequence[str], resume: Path | None = None) -> Path:
+    """Trains, or continues a run, or one of the name that was interrupted; returns the run directory."""
     changes = [
         *overrides, f"runner.logger.log_path={RUNS}", f"runner.logger.experiment_name={name}",
         "runner.logger.logger_backends=[jsonl]", "runner.report=false", "runner.auto_resume=true",
     ]  # fmt: skip
-    result = rlpipe.train(rlpipe.load_config(config, changes), local=True)
+    source = config if resume is None else resume / "config.yaml"
+    result = rlpipe.train(rlpipe.load_config(source, changes), local=True, resume=resume)
     if not result.is_trained:
         raise KeyboardInterrupt
     return result.directory
@@ -93,9 +103,16 @@ def measure(name: str, method: str, seed: int) -> None:
     if method != "clean":
         overrides.append(f"env.train.variations={json.dumps(row.ranges)}")
     if method == "widening":
-        overrides.append("curriculum.name=widening")
+        overrides += row.widening
+    run_name, copied = f"{name}-{method}-{seed}", None
+    if row.first is not None:
+        copied = RUNS / run_name / "continued"
+        if not copied.exists():
+            first = train(row.config, f"{name}-first-{seed}", [f"runner.seed={seed}", *row.first])
+            shutil.copytree(first, RUNS / run_name / "copying")
+            (RUNS / run_name / "copying").rename(copied)
     began = time.process_time()
-    run = train(row.config, f"{name}-{method}-{seed}", overrides)
+    run = train(row.config, run_name, overrides, copied)
     seconds = time.process_time() - began
     report = rlpipe.stress(run, axes=row.axes, levels=LEVELS, episodes=EPISODES, local=True)
     first = report.protocol["evaluation_first_seed"]

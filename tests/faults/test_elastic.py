@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlpipe
-from rlpipe.config.loading import load_config
 from rlpipe.run.directory import RunDirectory
 from tests.helpers.faulty import assert_whole, rows
 from tests.helpers.runs import TIMINGS, scripted
@@ -135,22 +134,10 @@ def test_a_lost_process_costs_the_episodes_of_its_workers_which_go_on_in_another
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("task", ["scripted", "cartpole"])
-def test_on_a_real_ray_processes_come_and_go_and_the_rows_are_the_same(tmp_path, task):
-    common = ("learner.num_threads=1", "cluster.cpus_per_worker=0.1", f"runner.logger.log_path={tmp_path}")
-    if task == "cartpole":
-        sizes = ("env.train.total_num_envs=8", "rollout.horizon=32", "runner.total_timesteps=7680")
-        overrides = (*common, *sizes, "runner.val_check_interval=0", "evaluation.episodes=8", "runner.report=false")
-        elastic, fixed = (
-            load_config("ppo_cartpole", [*overrides, *more, f"runner.logger.experiment_name={name}"])
-            for name, more in (
-                ("elastic", ["rollout.num_workers={min: 2, max: 8}"]), ("fixed", ["rollout.num_workers=8"]),
-            )
-        )  # fmt: skip
-    else:
-        slow = "env.train.step_seconds=0.003"
-        elastic = config_of(tmp_path / "elastic", *common[:2], slow, "rollout.num_workers={min: 2, max: 8}")
-        fixed = config_of(tmp_path / "fixed", *common[:2], slow, "rollout.num_workers=8")
+def test_on_a_real_ray_processes_come_and_go_and_the_rows_are_the_same(tmp_path):
+    slow = ("learner.num_threads=1", "cluster.cpus_per_worker=0.1", "env.train.step_seconds=0.003")
+    elastic = config_of(tmp_path / "elastic", *slow, "rollout.num_workers={min: 2, max: 8}")
+    fixed = config_of(tmp_path / "fixed", *slow, "rollout.num_workers=8")
     rlpipe.train(elastic)
     rlpipe.train(fixed, local=True)
     runs = {json.loads(file.read_text())["cluster"]["mode"]: file.parent for file in tmp_path.rglob("run.json")}
