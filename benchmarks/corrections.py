@@ -1,13 +1,12 @@
 """Success of DAgger beside that of cloning, against the number of episodes that the same expert has labelled.
 
     python benchmarks/corrections.py                               # all that is missing, then the table
-    python benchmarks/corrections.py --seeds 0 --counts 10,20      # some of it
+    python benchmarks/corrections.py --seeds 0                     # some of it
     python benchmarks/corrections.py --report                      # the table and the picture alone
 
 The expert is `--policy planner`. Cloning learns from N of its episodes, none of which fails. DAgger begins with ten of
-these. In each further round, a clone of all that there is acts in ten episodes more, which the expert labels (`rlpipe
-collect --expert planner --aggregate`), until there are N; in round i the expert itself acts with a probability of 0.5
-to the power of i (`--beta`; section 3 of the paper, p = 0.5), so that early rounds get beyond what the clone can do.
+these. In each further round, a clone of all that there is and the expert take turns in more episodes, each acting in
+half of the steps (`--beta 0.5`), and the expert labels every step (`rlpipe collect --expert planner --aggregate`).
 Both clone with the same settings, and both are
 evaluated in the same held-out episodes. Results are stored in benchmarks/results/corrections.json, one at a time, so
 that the same command goes on after an interruption; runs and datasets lie in runs/corrections.
@@ -16,6 +15,7 @@ that the same command goes on after an interruption; runs and datasets lie in ru
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -48,13 +48,17 @@ TASK: dict[str, Any] = {
         "eval": {"total_num_envs": 8},
     },
     "policy": {"name": "mlp", "hidden_sizes": [256, 256, 256], "activation": "relu"},
-    "algorithm": {"name": "behaviour_cloning", "loss": "absolute", "held_out": 0.1, "batch_size": 64},
+    "algorithm": {"name": "behaviour_cloning", "loss": "absolute", "held_out": 0, "batch_size": 64},
     "learner": {"lr": 1.0e-3, "lr_schedule": "linear", "max_grad_norm": 1.0},
 }  # fmt: skip
 EPISODES = 100
 """Held-out episodes of each evaluation."""
-ROUND = 10
-"""Episodes of each round of DAgger."""
+ROUNDS = (10, 20, 30, 40, 60, 80, 120, 160)
+"""Labelled episodes after each round of DAgger."""
+CLONED = (40, 160)
+"""Episodes that are also cloned from the expert alone."""
+BETA = 0.5
+"""Probability with which the expert acts in a step."""
 UPDATES = 10_000
 """Gradient steps of each clone, about: few episodes are read more often."""
 
@@ -63,7 +67,7 @@ def clone(demos: Path, steps: int, seed: int) -> tuple[Path, str]:
     """Clones a dataset; returns the checkpoint, and a digit for each episode of its evaluation, 1 for a success."""
     epochs = math.ceil(UPDATES * TASK["algorithm"]["batch_size"] / steps)
     overrides = [
-        f"demos={demos}", f"algorithm.epochs={epochs}", f"algorithm.patience={epochs}",
+        f"demos={demos}", f"algorithm.epochs={epochs}",
         f"runner.seed={seed}", f"runner.logger.log_path={RUNS / 'runs'}",
         "runner.logger.logger_backends=[jsonl]", "runner.report=false", f"evaluation.episodes={EPISODES}",
     ]  # fmt: skip
@@ -97,7 +101,7 @@ def demonstrated(seed: int, count: int) -> Path:
     return collect(write_task(), f"demonstrated-{seed}-{count}", count, **options)
 
 
-def measure(results: dict[str, Any], seed: int, counts: Sequence[int]) -> None:
+def measure(results: dict[str, Any], seed: int) -> None:
     """Measures what is missing of one repetition, and stores each result."""
 
     def measured(method: str, count: int, demos: Path) -> Path:
@@ -116,21 +120,20 @@ def measure(results: dict[str, Any], seed: int, counts: Sequence[int]) -> None:
             print(f"{key}: {outcomes.count('1') / len(outcomes):.3f} from {steps} steps", flush=True)
         return ROOT / results[key]["checkpoint"]
 
-    demos = demonstrated(seed, ROUND)
-    policy = measured("DAgger", ROUND, demos)
-    for number, count in enumerate(range(2 * ROUND, max(counts) + 1, ROUND), 1):
-        options = {"expert": "planner", "beta": 0.5**number, "aggregate": demos}
-        demos = collect(policy, f"corrected-{seed}-{count}", ROUND, **options)
+    demos = demonstrated(seed, ROUNDS[0])
+    policy = measured("DAgger", ROUNDS[0], demos)
+    for before, count in itertools.pairwise(ROUNDS):
+        options = {"expert": "planner", "beta": BETA, "aggregate": demos}
+        demos = collect(policy, f"corrected-{seed}-{count}", count - before, **options)
         policy = measured("DAgger", count, demos)
-    for count in counts:
-        if count > ROUND:
-            measured("cloning", count, demonstrated(seed, count))
+    for count in CLONED:
+        measured("cloning", count, demonstrated(seed, count))
 
 
 def by_count(results: dict[str, Any], method: str) -> dict[int, list[dict[str, Any]]]:
     """Returns the results of a method by number of episodes, of each those of all seeds in order. Both methods begin
     with the same clone."""
-    found = [r for r in results.values() if r["method"] == method or (method == "cloning" and r["count"] == ROUND)]
+    found = [r for r in results.values() if r["method"] == method or (method == "cloning" and r["count"] == ROUNDS[0])]
     counts = sorted({result["count"] for result in found})
     in_order = sorted(found, key=lambda result: result["seed"])
     return {count: [result for result in in_order if result["count"] == count] for count in counts}
@@ -189,14 +192,13 @@ def main() -> None:
     """Measures what is missing, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2", help="of the repetitions, such as 0,1,2")
-    parser.add_argument("--counts", default="10,40,160", help="labelled episodes, such as 10,40,160")
     parser.add_argument("--report", action="store_true", help="measure nothing; print the table and draw the picture")
     options = parser.parse_args()
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     if not options.report:
         print(machine.sentence(machine.describe("mani_skill", "torch")))
         for seed in map(int, options.seeds.split(",")):
-            measure(results, seed, [int(count) for count in options.counts.split(",")])
+            measure(results, seed)
     print(table(results))
     draw(results, PICTURE)
 

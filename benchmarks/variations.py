@@ -1,11 +1,11 @@
-"""Success under variations of policies that trained without them, with them, and with ranges that widen.
+"""Success of a policy under variations before it has met any, after training with them, and with ranges that widen.
 
     python benchmarks/variations.py                                 # all that is missing, then the tables
-    python benchmarks/variations.py push_cube --seeds 0 --methods clean,varied
+    python benchmarks/variations.py push_cube --seeds 0 --methods before,varied
     python benchmarks/variations.py --report                        # the tables and the picture alone
 
-Each method trains for as many steps, with the same seeds, and `rlpipe stress` evaluates all policies in the same arms
-and episodes. Each result is a file in benchmarks/results/variations, so that the same command goes on after an
+Both methods continue the same policy for as many steps, and `rlpipe stress` evaluates all policies in the same arms and
+episodes. Each result is a file in benchmarks/results/variations, so that the same command goes on after an
 interruption; runs lie in runs/variations. Commands with other seeds or methods may run side by side.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -34,8 +33,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "variations"
 PICTURE = ROOT / "docs" / "images" / "variations.png"
 RUNS = ROOT / "runs" / "variations"
 Result = dict[str, Any]
-METHODS = ("clean", "varied", "widening")
-COLOURS = {"clean": "#8a8a8a", "varied": "#0072b2", "widening": "#d55e00"}
+METHODS = ("before", "varied", "widening")
+COLOURS = {"before": "#8a8a8a", "varied": "#0072b2", "widening": "#d55e00"}
 EPISODES = 100
 """Held-out episodes of each arm."""
 LEVELS = 3
@@ -48,17 +47,15 @@ class Row:
 
     Attributes:
         config: configuration that the methods train with
+        before: checkpoint that they continue
         ranges: widest ranges, of the training and of the stress test
-        overrides: changes of the configuration, for all methods
-        widening: changes for ranges that widen
-        first: changes of a training without variations that all methods of a seed continue; None for none
+        overrides: changes of the configuration
     """
 
     config: str
+    before: str
     ranges: dict[str, dict[str, list[float]]]
     overrides: tuple[str, ...] = ()
-    widening: tuple[str, ...] = ("curriculum.name=widening",)
-    first: tuple[str, ...] | None = None
 
     @property
     def axes(self) -> str:
@@ -70,24 +67,31 @@ class Row:
 ROWS = {
     "push_cube": Row(
         "ppo_push_cube",
+        "docs/benchmarks/ppo_push_cube/iteration-000150.npz",
         {
             "action_latency": {"choice": [0, 1, 2, 3, 4]},
             "action_hold": {"choice": [1, 2, 3, 4]},
             "start": {"uniform": [1, 2]},
         },
-        ("runner.pipeline=sync",),
+        (
+            "stages=[]",
+            "runner.total_timesteps=240_000",
+            "runner.pipeline=sync",
+            "runner.val_check_interval=0",
+        ),
     ),
 }
 
 
-def train(config: str, name: str, overrides: Sequence[str], resume: Path | None = None) -> Path:
-    """Trains, or continues a run, or one of the name that was interrupted; returns the run directory."""
-    changes = [
-        *overrides, f"runner.logger.log_path={RUNS}", f"runner.logger.experiment_name={name}",
+def train(row: Row, method: str, seed: int, name: str) -> Path:
+    """Continues the policy of a row by a method, or a run that was interrupted; returns the run directory."""
+    overrides = [
+        *row.overrides, f"policy.warm_start={row.before}", f"env.train.variations={json.dumps(row.ranges)}",
+        f"runner.seed={seed}", f"runner.logger.log_path={RUNS}", f"runner.logger.experiment_name={name}",
         "runner.logger.logger_backends=[jsonl]", "runner.report=false", "runner.auto_resume=true",
+        *["curriculum.name=widening"] * (method == "widening"),
     ]  # fmt: skip
-    source = config if resume is None else resume / "config.yaml"
-    result = rlpipe.train(rlpipe.load_config(source, changes), local=True, resume=resume)
+    result = rlpipe.train(rlpipe.load_config(row.config, overrides), local=True)
     if not result.is_trained:
         raise KeyboardInterrupt
     return result.directory
@@ -98,23 +102,10 @@ def measure(name: str, method: str, seed: int) -> None:
     file = RESULTS / f"{name}-{method}-{seed}.json"
     if file.exists():
         return
-    row = ROWS[name]
-    overrides = [f"runner.seed={seed}", *row.overrides]
-    if method != "clean":
-        overrides.append(f"env.train.variations={json.dumps(row.ranges)}")
-    if method == "widening":
-        overrides += row.widening
-    run_name, copied = f"{name}-{method}-{seed}", None
-    if row.first is not None:
-        copied = RUNS / run_name / "continued"
-        if not copied.exists():
-            first = train(row.config, f"{name}-first-{seed}", [f"runner.seed={seed}", *row.first])
-            shutil.copytree(first, RUNS / run_name / "copying")
-            (RUNS / run_name / "copying").rename(copied)
-    began = time.process_time()
-    run = train(row.config, run_name, overrides, copied)
+    row, began = ROWS[name], time.process_time()
+    policy = row.before if method == "before" else train(row, method, seed, f"{name}-{method}-{seed}")
     seconds = time.process_time() - began
-    report = rlpipe.stress(run, axes=row.axes, levels=LEVELS, episodes=EPISODES, local=True)
+    report = rlpipe.stress(policy, axes=row.axes, levels=LEVELS, episodes=EPISODES, local=True)
     first = report.protocol["evaluation_first_seed"]
     failed = {arm.label: {seed for _, seed in arm.failed} for arm in report.arms}
     outcomes = {
@@ -161,13 +152,13 @@ def cell(ours: Sequence[Result], theirs: Sequence[Result] | None, arms: Sequence
 
 def tables(name: str, methods: dict[str, list[Result]]) -> str:
     """Returns the tables of docs/variations.md for a row: all varied arms together, and those of each axis."""
-    plain, arms = methods["clean"], varied_arms(methods["clean"][0])
+    plain, arms = methods["before"], varied_arms(methods["before"][0])
     lines = [
         f"| {name} | seeds | without variations | difference | all varied arms | difference | processor time |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for method, results in methods.items():
-        base = None if method == "clean" else plain
+        base = None if method == "before" else plain
         cells = (*cell(results, base, ["clean"]), *cell(results, base, arms))
         seconds = np.mean([result["seconds"] for result in results])
         lines.append(f"| {method} | {len(results)} | {' | '.join(cells)} | {seconds:,.0f} s |")
@@ -184,13 +175,13 @@ def draw(rows: dict[str, dict[str, list[Result]]], file: Path) -> None:
     """Draws success against each axis, by method, with a faint line for each seed."""
     from matplotlib.figure import Figure
 
-    width = max(len(methods["clean"][0]["axes"]) for methods in rows.values())
+    width = max(len(methods["before"][0]["axes"]) for methods in rows.values())
     figure = Figure(figsize=(2.6 * width, 2.5 * len(rows)), dpi=110, layout="constrained")
     grid = figure.subplots(len(rows), width, sharey=True, squeeze=False)
     for panels, (name, methods) in zip(grid, rows.items(), strict=True):
         for panel in panels:
             panel.set_axis_off()
-        for panel, axis in zip(panels, sorted(entry["name"] for entry in methods["clean"][0]["axes"]), strict=False):
+        for panel, axis in zip(panels, sorted(entry["name"] for entry in methods["before"][0]["axes"]), strict=False):
             panel.set_axis_on()
             for method, results in methods.items():
                 found = [next(entry for entry in result["axes"] if entry["name"] == axis) for result in results]
@@ -213,18 +204,21 @@ def draw(rows: dict[str, dict[str, list[Result]]], file: Path) -> None:
 def main() -> None:
     """Measures what is missing, and prints the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", default=[*ROWS], choices=[*ROWS], help="tasks; all by default")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{', '.join(ROWS)}; all by default")
     parser.add_argument("--seeds", default="0,1,2", help="of the repetitions, such as 0,1,2")
-    parser.add_argument("--methods", default=",".join(METHODS), help="such as clean,varied")
+    parser.add_argument("--methods", default=",".join(METHODS), help="such as before,varied")
     parser.add_argument("--report", action="store_true", help="measure nothing; print the tables and draw the picture")
     options = parser.parse_args()
+    names = options.rows or [*ROWS]
+    if unknown := {*names} - {*ROWS}:
+        parser.error(f"there is no row {', '.join(unknown)}; there are {', '.join(ROWS)}.")
     if not options.report:
         print(machine.sentence(machine.describe("mani_skill", "torch")))
-        for name in options.rows:
+        for name in names:
             for seed in map(int, options.seeds.split(",")):
                 for method in options.methods.split(","):
-                    measure(name, method, seed)
-    rows = {name: methods for name in options.rows if "clean" in (methods := load(name))}
+                    measure(name, method, 0 if method == "before" else seed)
+    rows = {name: methods for name in names if "before" in (methods := load(name))}
     print("\n\n".join(tables(name, methods) for name, methods in rows.items()))
     if rows:
         draw(rows, PICTURE)

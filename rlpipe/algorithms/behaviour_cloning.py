@@ -36,8 +36,10 @@ class BehaviourCloningConfig(AlgorithmConfig):
     random_shift: int = option(0, least=0, below=2**10, unit="pixels")
     """Largest shift, in each direction, of the images that are learnt from, drawn anew for each use
     ([cameras.md](cameras.md)); 0 for none."""
-    held_out: float = option(0.1, above=0, below=1)
-    """Share of the demonstrations, whole ones, that is not learnt from and decides when to stop."""
+    held_out: float = option(0.1, least=0, below=1)
+    """Share of the demonstrations, whole ones, that is not learnt from and decides when to stop. With 0 all are learnt
+    from in all passes, and the weights of the last one are kept: a small loss need not mean success (Mandlekar et al.
+    2021, arXiv:2108.03298)."""
     patience: int = option(20, least=1)
     """Passes without a smaller held-out loss after which learning ends; the weights of the best pass are kept."""
 

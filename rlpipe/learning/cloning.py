@@ -53,7 +53,8 @@ class CloningLearner(LearnerBase):
     """Fits the policy's most likely action to the demonstrated action."""
 
     def __init__(self, stages: Sequence[Stage], spec: SpaceSpec) -> None:
-        """Reads the demonstrations and holds some of them out. The run has only one stage.
+        """Reads the demonstrations, and holds some of them out unless ``algorithm.held_out`` is 0. The run has only one
+        stage.
 
         Raises:
             ConfigError: they do not fit, or are too few to hold any out.
@@ -65,10 +66,10 @@ class CloningLearner(LearnerBase):
         assert loaded is not None
         count = loaded.num_trajectories
         count_held_out = round(self._options.held_out * count)
-        if not 0 < count_held_out < count:
+        if self._options.held_out and not 0 < count_held_out < count:
             raise ConfigError(
                 f"algorithm.held_out is {self._options.held_out}, but there are {count} demonstrations: none "
-                "would be left to learn from, or to hold out."
+                "would be left to learn from, or to hold out. With algorithm.held_out=0, none is held out."
             )
         numbers = torch.randperm(count, generator=self._generator)[:count_held_out].numpy()
         held_out = torch.from_numpy(np.isin(loaded.trajectory, numbers)).to(self._device)
@@ -113,14 +114,17 @@ class CloningLearner(LearnerBase):
         steps = self._draw()
         for observed in self._stepper.run(self._learn, steps):
             measured.add(observed)
-        with torch.no_grad():
-            pieces = self._held_out.pieces(usual)
-            left = torch.cat([piece.loss(self._policy, kind) for piece in pieces])
-            measured.add({m.CLONING_LOSS_HELD_OUT: left})
-            measured.reduce(window)
+        left = -float(iteration)  # without held-out demonstrations, each pass is better than those before
+        if len(self._held_out):
+            with torch.no_grad():
+                pieces = self._held_out.pieces(usual)
+                losses = torch.cat([piece.loss(self._policy, kind) for piece in pieces])
+            measured.add({m.CLONING_LOSS_HELD_OUT: losses})
+            left = float(losses.mean())
+        measured.reduce(window)
         self._version += 1
-        if float(left.mean()) < self._best[0]:
-            self._best, self._best_weights = (float(left.mean()), iteration), self._policy.weights()
+        if left < self._best[0]:
+            self._best, self._best_weights = (left, iteration), self._policy.weights()
         self._finished = iteration - self._best[1] >= self._options.patience or iteration == self._total
         if self._finished:
             self._policy.load_weights(self._best_weights)

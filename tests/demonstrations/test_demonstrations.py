@@ -15,6 +15,7 @@ from rlpipe.config.tree import to_yaml
 from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.demonstrations.dataset import load, load_actions
 from rlpipe.errors import ConfigError
+from rlpipe.run import checkpoint
 from rlpipe.run.checkpoint import newest
 from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import SpaceSpec
@@ -212,6 +213,18 @@ def test_cloning_ends_when_held_out_demonstrations_get_no_better(tmp_path):
     assert [row["train/actor/cloning_finished"] for row in rows] == [0, 0, 1]
     assert "eval/return" in rows[-1]
     assert result.status == "completed"
+
+
+def test_with_nothing_held_out_cloning_learns_from_all_demonstrations_and_keeps_the_last_pass(tmp_path):
+    options = ("algorithm.held_out=0", "algorithm.epochs=4", "algorithm.patience=1")
+    result = rlpipe.train(pretraining(tmp_path, *options), local=True)
+    rows = [row["metrics"] for row in read_jsonl(result.directory / "metrics.jsonl")]
+    assert [row["train/actor/cloning_best_epoch"] for row in rows] == [1, 2, 3, 4]
+    assert [row["train/actor/cloning_finished"] for row in rows] == [0, 0, 0, 1]
+    assert not any("train/actor/cloning_loss_held_out" in row for row in rows)
+    last = dict(checkpoint.load(result.checkpoint).arrays)
+    names = [name.removeprefix("policy/") for name in last if name.startswith("policy/")]
+    assert all(np.array_equal(last[f"policy/{name}"], last[f"current/{name}"]) for name in names)
 
 
 def test_cloning_takes_no_environment_steps_and_is_not_broken_for_that(tmp_path):

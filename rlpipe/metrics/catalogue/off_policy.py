@@ -188,11 +188,12 @@ CLONING_LOSS_HELD_OUT = observed(
 )
 CLONING_BEST_EPOCH = observed(
     "train/actor/cloning_best_epoch", Last, "passes", needs=NEEDS_CLONING,
-    meaning="Epoch with the smallest held-out loss so far, whose weights are kept.",
+    meaning="Epoch whose weights are kept: that with the smallest held-out loss so far, or the last one if no "
+            "demonstrations are held out.",
     formula="argmin over epochs of train/actor/cloning_loss_held_out",
 )
 CLONING_FINISHED = observed(
     "train/actor/cloning_finished", Last, "1", needs=NEEDS_CLONING,
-    meaning="Set to 1 once the held-out loss has stopped falling, so that cloning ends; 0 before.",
-    formula="1 if this epoch - best epoch >= patience, else 0",
+    meaning="Set to 1 once the held-out loss has stopped falling, or all epochs are over: cloning ends; 0 before.",
+    formula="1 if this epoch - best epoch >= patience, or it is the last, else 0",
 )
