@@ -188,6 +188,27 @@ def test_a_picture_is_shifted_as_its_seed_says_and_its_edges_are_repeated():
     assert row_seen(7, camera_shift=0.25) == row_seen(7, camera_shift=0.25)
 
 
+def picture_seen(seed=5, **levels) -> list[list[int]]:
+    """The first picture, 4 x 4, whose last column is 255 and all else 100 without variations."""
+    simulator = made(PAINTED | {"variations": levels}, [seed])
+    return simulator.reset()[0]["camera"][0, :, :, 0].tolist()
+
+
+def test_a_picture_is_turned_about_its_centre_to_the_side_that_its_seed_says():
+    dark, bright = [100] * 4, [255] * 4
+    turned = [picture_seen(seed, camera_tilt=90) for seed in range(20)]
+    assert {str(picture) for picture in turned} == {str([dark, dark, dark, bright]), str([bright, dark, dark, dark])}
+    assert turned == [picture_seen(seed, camera_tilt=90) for seed in range(20)]
+    assert picture_seen(camera_tilt=180) == [[255, 100, 100, 100]] * 4
+    assert picture_seen(camera_tilt=0) == picture_seen()
+
+
+def test_a_picture_is_turned_and_then_shifted():
+    """Bright in the first column after half a turn; a quarter of its width further right or left, or neither."""
+    seen = {tuple(picture_seen(seed, camera_tilt=180, camera_shift=0.25)[1]) for seed in range(20)}
+    assert seen == {(255, 100, 100, 100), (255, 255, 100, 100), (100, 100, 100, 100)}
+
+
 def test_noise_needs_fractions_to_act_on(tmp_path):
     with pytest.raises(ConfigError, match="names observation_noise, but the task has no fractions: leave it out"):
         made(PAINTED | {"variations": {"observation_noise": 0.1}}, [5])
@@ -388,6 +409,20 @@ class TestManiSkill:
         assert places[0.0][:2] == pytest.approx([0, 0], abs=1e-6)
         assert places[2.0][:2] == pytest.approx([2 * place for place in places[1.0][:2]], rel=1e-4)
         assert places[2.0][2] == places[1.0][2]
+
+    def test_what_gains_weight_in_a_reset_is_looked_at_again(self, envs):
+        """Three times the gravity acts on what the reset has made free, and no more on what it has fixed."""
+        env, _ = envs
+        body = env.task.cube._bodies[0]
+        env.reset(1)
+        env.step(np.zeros(8, dtype=np.float32))
+        body.disable_gravity = True
+        env.vary({"gravity": 3.0})
+        env.reset(1)
+        env.task.cube.set_pose(sapien.Pose([0.3, 0.3, 0.5]))
+        env.step(np.zeros(8, dtype=np.float32))
+        body.disable_gravity = False
+        assert env.task.cube.pose.p[0, 2].item() == 0.5
 
     def test_stepped_as_one_they_have_the_numbers_of_single_environments(self):
         levels = {name: {"uniform": [0.5, 2.0]} for name in ("mass", "friction", "joint_damping", "joint_stiffness")}
