@@ -27,6 +27,7 @@ from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.envs.base import Simulator
 from rlpipe.envs.maniskill import ManiSkill
 from rlpipe.envs.maniskill.loading import load_maniskill
+from rlpipe.envs.maniskill.physics import SPREADS
 from rlpipe.envs.maniskill.single import ManiSkillEnv
 from rlpipe.envs.shared import axes
 from rlpipe.envs.shared.axes import EVERYWHERE
@@ -438,6 +439,53 @@ class TestManiSkill:
         assert one_by_one == as_one
 
 
+SPREAD = {
+    "LiftPegUpright-v1": {"peg": "xy"},
+    "PegInsertionSide-v1": {"peg": "x", "box": "x"},
+    "PickCube-v1": {"cube": "xy", "goal_site": "xy"},
+    "PlaceSphere-v1": {"obj": "y", "bin": "y"},
+    "PlugCharger-v1": {"charger": "y", "receptacle": "y"},
+    "PokeCube-v1": {"peg": "xy", "cube": "xy", "goal_region": "xy"},
+    "PullCube-v1": {"obj": "xy", "goal_region": "xy"},
+    "PullCubeTool-v1": {"l_shape_tool": "y", "cube": "y"},
+    "PushCube-v1": {"obj": "xy", "goal_region": "xy"},
+    "StackCube-v1": {"cubeA": "xy", "cubeB": "xy"},
+}
+"""Tasks in which things begin further from the middle: what moves, and along which axes."""
+
+
+def test_the_table_of_what_spreads_has_every_task():
+    assert {*SPREAD} == {*SPREADS}
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(name, marks=[pytest.mark.soak] * (name != "StackCube-v1")) for name in SPREAD]
+)
+def test_places_spread_evenly_and_nothing_else_changes(task):
+    """From level 0 to 1 and on to 2, each thing moves by the same way, along its axes alone."""
+    load_maniskill()
+    with contextlib.closing(
+        ManiSkillEnv(typed(ManiSkill.Config, {"name": "maniskill", "id": task}, "env.train"))
+    ) as env:
+        poses = {}
+        for level in (0.0, 1.0, 2.0):
+            env.vary({"start": level})
+            env.reset(3)
+            things = {**env.task.scene.actors, **env.task.scene.articulations}
+            poses[level] = {name: thing.pose.raw_pose[0].numpy().copy() for name, thing in things.items()}
+        names = {
+            name: axes
+            for attribute, axes in SPREAD[task].items()
+            for name, thing in things.items()
+            if thing._objs[0] == getattr(env.task, attribute)._objs[0]
+        }
+    for name, first in poses[0.0].items():
+        ways = poses[1.0][name] - first, poses[2.0][name] - poses[1.0][name]
+        assert ways[0] == pytest.approx(ways[1], abs=1e-5), name
+        moved = "".join(axis for axis, way in zip("xyzabcd", ways[0], strict=True) if abs(way) > 1e-4)
+        assert moved == names.get(name, ""), name
+
+
 def test_in_a_process_of_its_own_physics_varies_alike():
     tree = TASKS["MuJoCo"] | {"variations": {"mass": {"uniform": [0.5, 2.0]}, "observation_latency": 1}}
     assert everything_of(tree | {"python": sys.executable}, 20) == everything_of(tree, 20)
@@ -597,6 +645,11 @@ def test_without_variations_nothing_stands_around_a_simulator():
 
 
 # --- the page
+
+
+def test_the_page_has_every_task_whose_starts_spread():
+    page = Path("docs/variations.md").read_text(encoding="utf-8")
+    assert all(f"`{task}`" in page for task in SPREADS)
 
 
 def test_the_page_has_each_axis_as_it_is_declared():

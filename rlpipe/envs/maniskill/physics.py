@@ -6,6 +6,7 @@ Everything is set in the scene of a stock environment, so a group that steps thi
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -14,8 +15,21 @@ import numpy as np
 from rlpipe.envs.shared.axes import FRICTION, GRAVITY, JOINT_DAMPING, JOINT_STIFFNESS, MASS, START
 
 AXES = (MASS, FRICTION, JOINT_DAMPING, JOINT_STIFFNESS, GRAVITY, START)
-SPREADS = ("LiftPegUpright-v1", "PickCube-v1", "PullCube-v1", "PushCube-v1")
-"""Tasks that draw places on the table, and nothing else of two numbers, as ``torch.rand((scenes, 2))``."""
+_BOTH, _X, _Y = slice(None), slice(0, 1), slice(1, 2)
+SPREADS: Mapping[str, Mapping[tuple[tuple[int, ...], int], slice]] = {
+    "LiftPegUpright-v1": {((2,), 0): _BOTH},
+    "PegInsertionSide-v1": {((2,), 0): _X, ((2,), 1): _X},  # the peg points along y, to the box
+    "PickCube-v1": {((2,), 0): _BOTH, ((2,), 1): _BOTH},
+    "PlaceSphere-v1": {((1,), 1): _BOTH, ((1,), 3): _BOTH},  # y; along x, the sphere and the bin are side by side
+    "PlugCharger-v1": {((2,), 0): _Y, ((2,), 1): _Y},
+    "PokeCube-v1": {((3,), 0): _BOTH, ((3,), 1): _BOTH},  # z is not used
+    "PullCube-v1": {((2,), 0): _BOTH},
+    "PullCubeTool-v1": {((2,), 0): _Y, ((), 1): _BOTH},
+    "PushCube-v1": {((2,), 0): _BOTH},
+    "StackCube-v1": {((2,), 0): _BOTH},  # of both cubes together
+}
+"""By task, which of the numbers in [0, 1) that a reset draws are places that can spread without things meeting: by the
+shape of ``torch.rand((scenes, *shape))`` and the count of its draws before, the coordinates."""
 
 
 _NO_TORQUE = np.zeros(3, dtype=np.float32)
@@ -86,10 +100,16 @@ class ManiSkillPhysics:
         import torch
 
         as_shipped: Any = torch.rand
+        spreads, counts = SPREADS[self._task.spec.id], Counter[tuple[int, ...]]()
 
         def rand(*size: Any, **options: Any) -> Any:
             drawn = as_shipped(*size, **options)
-            return 0.5 + level * (drawn - 0.5) if drawn.shape[1:] == (2,) else drawn
+            shape = tuple(drawn.shape[1:])
+            place = spreads.get((shape, counts[shape]))
+            counts[shape] += 1
+            if place is not None:
+                drawn[..., place] = 0.5 + level * (drawn[..., place] - 0.5)
+            return drawn
 
         torch.rand = rand
         try:
