@@ -318,18 +318,19 @@ def measure_variations(task: Task, rounds: int, seconds: float, clock: Callable[
     loops |= {arm: worker_loop(varied(task, axes), steps) for arm, axes in arms.items() if axes}
     for loop in loops.values():
         next(loop)
-    times = max(1, round(seconds / spent(loops["none"], 1, clock)))
+    turns = max(1, round(seconds / spent(loops["none"], 1, clock)))
     order = [*loops]
     taken: dict[str, list[float]] = {arm: [] for arm in loops}
     for _ in range(rounds):
         for arm in order:
-            taken[arm].append(spent(loops[arm], times, clock))
+            taken[arm].append(spent(loops[arm], turns, clock))
         order = [*order[1:], order[0]]
+        print({arm: round(times[-1], 3) for arm, times in taken.items()}, file=sys.stderr, flush=True)
     middle = {arm: statistics.median(times) for arm, times in taken.items()}
     return {
         arm: Arm(
             len(arms[arm]),
-            times * steps * task.environments / middle[arm],
+            turns * steps * task.environments / middle[arm],
             middle["none"] / middle[arm],
             [none / time for none, time in zip(taken["none"], times, strict=True)],
         )
