@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlpipe.report.formats import significant
@@ -95,7 +95,7 @@ def _of_training(ledger: Ledger, words: Populations, listed: Sequence[Any], poin
 
 def _columns(content: RunContent, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, list[Any]]:
     """Writes episodes as columns."""
-    computed = {
+    computed: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "steps": lambda row: content.course.steps_after(row["iteration"]),
         "began": lambda row: _began(row, content.populations),
     }
