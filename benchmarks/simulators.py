@@ -2,6 +2,7 @@
 
     python benchmarks/simulators.py                       # every task whose packages are installed
     python benchmarks/simulators.py MetaWorld/PickPlace-v3 FetchPush-v4 --rounds 7
+    python benchmarks/simulators.py PushCube-v1 InvertedPendulum-v5 --variations
 
 For each task, both take turns in one process with one thread: the loop of the library alone, with random actions drawn
 beforehand, and a rollout worker of rlpipe with a policy of three layers of 256, its metrics and its fragments. Printed
@@ -12,6 +13,10 @@ on the machine lengthens the wall clock of both; `--clock wall` counts the wall 
 threads spin for a moment before they sleep, so a processor's second holds some waiting. The last column is the
 wall clock from the command `rlpipe train CONFIG --local` to its first step of all environments, learnt from and written
 down.
+
+With `--variations`, rollout workers take turns: one without variations, one with all axes that every simulator has, and
+one with all of the task's physics, over the ranges of `rlpipe stress`. Printed is the ratio of their median speeds to
+that of the first, with the least and the greatest of all rounds.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,8 +45,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import machine
 from rlpipe.config.loading import load_config
 from rlpipe.config.simulators import task_facts
+from rlpipe.config.variations import NEEDS, Axis
+from rlpipe.envs.shared.axes import EVERYWHERE
 from rlpipe.policies.base import NoWeights, Snapshot
 from rlpipe.training.local import LocalEngine
+from rlpipe.trajectory import SpaceSpec
 
 DRAWN = 64
 """Steps of random actions that are drawn beforehand, and repeated."""
@@ -188,6 +196,7 @@ TASKS = {
         {"name": "dm_control", "id": "manipulation/reach_site_features"}, 4, "dm_control", dm_control_loop
     ),
     "cheetah/run": Task({"name": "dm_control", "id": "cheetah/run"}, 16, "dm_control", dm_control_loop),
+    "InvertedPendulum-v5": Task({"name": "gymnasium", "id": "InvertedPendulum-v5"}, 16, "mujoco", gymnasium_loop),
     "PickCube-v1": _maniskill("PickCube-v1", "pd_ee_delta_pos"),
     "PushCube-v1": _maniskill("PushCube-v1", "pd_joint_delta_pos"),
 }  # fmt: skip
@@ -227,20 +236,20 @@ def first_step(task: Task) -> float:
             run.wait()
 
 
-def worker_loop(task: Task, steps: int) -> Iterator[None]:
-    """Collects fragments in this process, each of some steps of every environment."""
+def worker_loop(task: Task, steps: int) -> Iterator[SpaceSpec]:
+    """Collects fragments in this process, each of some steps of every environment; yields the spaces of the task."""
     config = load_config(settings(task, steps))
     engine = LocalEngine(config)
-    engine.start_workers(config.schedule, 0)
+    spec = engine.start_workers(config.schedule, 0).spec
     while True:
         engine.gather(engine.collect(Snapshot(0, NoWeights.FROM_SEED), 0))
-        yield
+        yield spec
 
 
 CLOCKS = {"processor": time.process_time, "wall": time.perf_counter}
 
 
-def spent(loop: Iterator[None], times: int, clock: Callable[[], float]) -> float:
+def spent(loop: Iterator[Any], times: int, clock: Callable[[], float]) -> float:
     """Seconds of some turns of a loop."""
     began = clock()
     for _ in range(times):
@@ -267,6 +276,68 @@ def measure(task: Task, rounds: int, seconds: float, clock: Callable[[], float])
     )
 
 
+def varied(task: Task, axes: Iterable[Axis]) -> Task:
+    """Returns a task in which axes vary over the ranges of ``rlpipe stress``."""
+    variations: dict[str, Any] = {}
+    for axis in axes:
+        assert axis.stress is not None
+        low, high = axis.stress
+        variations[axis.name] = (
+            {"choice": [*range(int(low), int(high) + 1)]} if axis.in_steps else {"uniform": [low, high]}
+        )
+    return task._replace(simulator={**task.simulator, "variations": variations})
+
+
+class Arm(NamedTuple):
+    """Speed of a worker with some axes.
+
+    Attributes:
+        axes: their number.
+        rate: steps in a second, median over the rounds.
+        ratio: that rate in relation to the one without axes.
+        ratios: the same, by round.
+    """
+
+    axes: int
+    rate: float
+    ratio: float
+    ratios: list[float]
+
+
+def measure_variations(task: Task, rounds: int, seconds: float, clock: Callable[[], float]) -> dict[str, Arm]:
+    """Measures workers without axes, with generic ones, and with those of the physics, in turn."""
+    facts = task_facts(load_config(settings(task, 1)).env.train, "env.train")
+    steps = facts.time_limit or 64
+    loops = {"none": worker_loop(task, steps)}
+    spec = next(loops["none"])
+    arms = {
+        "none": [],
+        "generic": [axis for axis in EVERYWHERE if not axis.needs or NEEDS[axis.needs](spec)],
+        "physics": [axis for axis in facts.axes if axis.acts_on == "physics"],
+    }
+    loops |= {arm: worker_loop(varied(task, axes), steps) for arm, axes in arms.items() if axes}
+    for loop in loops.values():
+        next(loop)
+    turns = max(1, round(seconds / spent(loops["none"], 1, clock)))
+    order = [*loops]
+    taken: dict[str, list[float]] = {arm: [] for arm in loops}
+    for _ in range(rounds):
+        for arm in order:
+            taken[arm].append(spent(loops[arm], turns, clock))
+        order = [*order[1:], order[0]]
+        print({arm: round(times[-1], 3) for arm, times in taken.items()}, file=sys.stderr, flush=True)
+    middle = {arm: statistics.median(times) for arm, times in taken.items()}
+    return {
+        arm: Arm(
+            len(arms[arm]),
+            turns * steps * task.environments / middle[arm],
+            middle["none"] / middle[arm],
+            [none / time for none, time in zip(taken["none"], times, strict=True)],
+        )
+        for arm, times in taken.items()
+    }
+
+
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -274,6 +345,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of the library's loop in each round")
     parser.add_argument("--clock", choices=CLOCKS, default="processor")
+    parser.add_argument("--variations", action="store_true", help="what variations cost, instead of the library's loop")
     options = parser.parse_args()
     if unknown := sorted({*options.tasks} - {*TASKS}):
         parser.error(f"there is no task {unknown[0]}; there are {', '.join(TASKS)}")
@@ -282,10 +354,19 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     screen = Table("task", "environments", "library, steps/s", "rlpipe, steps/s", "share", "first step, s")
+    if options.variations:
+        screen = Table("task", "environments", "arm", "axes", "steps/s", "ratio")
     for name in options.tasks or TASKS:
         task = TASKS[name]
         if importlib.util.find_spec(task.package) is None:
             screen.add_row(name, "", "", "", f"{task.package} is not installed", "")
+            continue
+        if options.variations:
+            arms = measure_variations(task, options.rounds, options.seconds, CLOCKS[options.clock])
+            for arm, (axes, rate, ratio, ratios) in arms.items():
+                told = f"{ratio:.3f} [{min(ratios):.3f}, {max(ratios):.3f}]"
+                screen.add_row(name, str(task.environments), arm, str(axes), f"{rate:,.0f}", told)
+                print(f"{name}, {arm}: {told}", file=sys.stderr, flush=True)
             continue
         library, ours, shares = measure(task, options.rounds, options.seconds, CLOCKS[options.clock])
         share = f"{statistics.median(shares):.2f} [{min(shares):.2f}, {max(shares):.2f}]"

@@ -56,6 +56,19 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Changes, such as evaluation.deterministic=false.", metavar="[key=value]..."),
 ]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        help="Take something else instead of a checkpoint: random (uniform actions within their bounds), zero (actions "
+        "of zeros; the first of discrete actions), replay (the actions of a demonstration for each episode, then "
+        "zeros), or a policy from elsewhere: ws://HOST:PORT, model.onnx, model.zip of Stable-Baselines3, "
+        "package.module:function or class (evaluation.external says what it is shown).",
+        metavar="POLICY",
+    ),
+]
+Best = Annotated[
+    bool, typer.Option("--best", help="Take the checkpoint with the best evaluation instead of the newest.")
+]
 Local = Annotated[bool, typer.Option("--local", help="Run everything in this process, without Ray.")]
 RayAddress = Annotated[
     str | None, typer.Option(help="Ray cluster to join.", show_default="RAY_ADDRESS, or a new one here")

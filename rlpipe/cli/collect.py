@@ -75,9 +75,7 @@ def collect(
     rate: Annotated[
         float | None, typer.Option(help="Steps a second, where the simulator does not say it.", metavar="HZ")
     ] = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="Collect from the checkpoint with the best evaluation, not the newest.")
-    ] = False,
+    best: arguments.Best = False,
     local: arguments.Local = False,
     ray_address: arguments.RayAddress = None,
 ) -> None:

@@ -28,19 +28,8 @@ ESTIMATE_COLUMNS = ("mean", "95 % interval", "episodes")
 def evaluate(
     path: arguments.RunOrConfiguration,
     overrides: arguments.Overrides = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help="Evaluate something else instead of a checkpoint: random (uniform actions within their bounds), zero "
-            "(actions of zeros; the first of discrete actions), replay (the actions of a demonstration for each "
-            "episode, then zeros), or a policy from elsewhere: ws://HOST:PORT, model.onnx, model.zip of "
-            "Stable-Baselines3, package.module:function or class (evaluation.external says what it is shown).",
-            metavar="POLICY",
-        ),
-    ] = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="Evaluate the checkpoint with the best evaluation instead of the newest.")
-    ] = False,
+    policy: arguments.Policy = None,
+    best: arguments.Best = False,
     episodes: Annotated[
         int | None,
         typer.Option(

@@ -35,9 +35,7 @@ def serve(
     port: Annotated[
         int, typer.Option(parser=arguments.integer, help="Port to listen at; 0 for any that is free.")
     ] = 8000,
-    best: Annotated[
-        bool, typer.Option("--best", help="Serve the checkpoint with the best evaluation instead of the newest.")
-    ] = False,
+    best: arguments.Best = False,
     renamed: Annotated[
         list[str] | None,
         typer.Option("--map", help="Key of a request that holds a leaf of the observation.", metavar="KEY=LEAF"),

@@ -28,13 +28,8 @@ SHOWN_FLIPS = 5
 def stress(
     path: arguments.RunOrConfiguration,
     overrides: arguments.Overrides = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(help="Test something else instead of a checkpoint, as of rlpipe evaluate.", metavar="POLICY"),
-    ] = None,
-    best: Annotated[
-        bool, typer.Option("--best", help="Test the checkpoint with the best evaluation instead of the newest.")
-    ] = False,
+    policy: arguments.Policy = None,
+    best: arguments.Best = False,
     axes: Annotated[
         str | None,
         typer.Option(

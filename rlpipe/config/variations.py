@@ -6,6 +6,7 @@ unless a curriculum narrows its range: neither other axes nor the number of work
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -165,6 +166,7 @@ def seed_on(seed: int, axis: str, *purpose: int) -> np.random.SeedSequence:
     return np.random.SeedSequence([seed, zlib.crc32(axis.encode()), *purpose])
 
 
+@functools.lru_cache(maxsize=1024)  # a simulator draws the levels of its own axes once more
 def quantile(seed: int, axis: str, *purpose: int) -> float:
     """Returns a number in [0, 1) that follows from a seed and the name of an axis: 53 random bits."""
     return float(int(seed_on(seed, axis, *purpose).generate_state(1, np.uint64)[0]) >> 11) * 2.0**-53

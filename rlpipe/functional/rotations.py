@@ -1,4 +1,4 @@
-"""Orientations as unit quaternions."""
+"""Rotations: orientations as unit quaternions, and pictures that are turned."""
 
 from __future__ import annotations
 
@@ -34,3 +34,28 @@ def rotation_product(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]
             w * d + x * c - y * b + z * a,
         ]
     )
+
+
+def moved_pixels(height: int, width: int, down: float, right: float, angle: float) -> NDArray[np.intp]:
+    """[height, width] pixel, counted row by row, that each pixel of a picture shows once the picture has moved.
+
+    The picture turns about its centre c by an angle, and then shifts: the pixel at p shows the nearest one to
+    ``R(-angle) (p - shift - c) + c``. What comes in from beyond the edges repeats them.
+
+    Args:
+        height: rows.
+        width: columns.
+        down: shift in pixels.
+        right: likewise.
+        angle: rad, clockwise as seen.
+    """
+    middle = np.array([height - 1, width - 1]) / 2
+    rows = np.arange(height)[:, None] - down - middle[0]
+    columns = np.arange(width) - right - middle[1]
+    cosine, sine = np.cos(angle), np.sin(angle)
+    source_row = np.rint(cosine * rows - sine * columns + middle[0])
+    source_column = np.rint(sine * rows + cosine * columns + middle[1])
+    pixels: NDArray[np.intp] = (
+        np.clip(source_row, 0, height - 1) * width + np.clip(source_column, 0, width - 1)
+    ).astype(np.intp)
+    return pixels

@@ -58,7 +58,7 @@ GROUPS = (
             ),
             Panel("Success while training", ("env/success_once", "env/success_at_end")),
             Panel("Success of several tasks", ("env/tasks/success_once_mean", "env/tasks/success_once_worst")),
-            Panel("Success from chosen starts", ("env/curriculum/success_once",)),
+            Panel("Success of the curriculum's episodes", ("env/curriculum/success_once",)),
             Panel(
                 "Way of the starts back to the task's own",
                 ("env/curriculum/start", "env/curriculum/blend_demonstrations", "env/curriculum/blend"),

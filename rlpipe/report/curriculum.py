@@ -256,8 +256,8 @@ def read_progress(directory: RunDirectory) -> CurriculumProgress:
         )
     if not course.chosen_starts:
         raise ConfigError(
-            f"{directory.path} has a curriculum ({name}), but no episode whose start it chose has ended yet: wait for "
-            "the next iterations."
+            f"{directory.path} has a curriculum ({name}), but none of its episodes has ended yet: wait for the next "
+            "iterations."
         )
     if course.lacks_length and not course.demonstrations:
         raise ConfigError(

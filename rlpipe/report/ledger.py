@@ -85,7 +85,7 @@ class Ledger:
 
 SHOWN = (
     "iteration", "seed", "task", "success_once", "first_success", "length", "return", "chosen", "demonstration",
-    "demonstration_step", "demonstration_length", "blend", "towards",
+    "demonstration_step", "demonstration_length", "blend", "towards", "edge",
 )  # fmt: skip
 
 LEVEL = "variations/"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlpipe import files
 from rlpipe.analysis import logs
@@ -57,6 +57,36 @@ class Headline:
     high: float | None
     episodes: int | None
     source: str
+
+
+class Populations(NamedTuple):
+    """Words for training episodes as the task draws them, and as a curriculum chose them.
+
+    Attributes:
+        own: how the task's own began, as the end of a sentence.
+        chosen: how those of the curriculum began.
+        of_own: a phrase that says the same.
+        of_chosen: likewise.
+        all_alike: a phrase for all of both.
+        column: heading of the column that tells them apart.
+    """
+
+    own: str
+    chosen: str
+    of_own: str
+    of_chosen: str
+    all_alike: str
+    column: str
+
+
+STARTS = Populations(
+    "began as the task begins", "began where the curriculum chose", "from the task's own starts",
+    "from the curriculum's starts", "wherever they began", "began",
+)  # fmt: skip
+RANGES = Populations(
+    "varied over the widest ranges", "varied within the present ranges", "over the widest ranges",
+    "within the present ranges", "however they varied", "varied",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,6 +142,11 @@ class RunContent:
     def is_ours(self) -> bool:
         """True for a run of rlpipe."""
         return self.dialect == logs.OURS
+
+    @property
+    def populations(self) -> Populations:
+        """Words for the episodes that a curriculum tells apart."""
+        return RANGES if m.CURRICULUM_WIDTH.name in self.course.series else STARTS
 
     def metric(self, name: str) -> Metric | None:
         """Returns the declaration of a metric, also of a family's member or of one worker's."""

@@ -94,9 +94,10 @@ def _lines_of(content: RunContent, ledger: Ledger, headline: dict[str, str]) -> 
     if ledger.chosen_starts:
         pooled = "in each iteration" if each == 1 else f"in every {each} iterations together"
         begins = " Grey is where these begin: 1 at the end of a demonstration, 0 at its beginning."
+        words = content.populations
         return (
-            f"Blue is success of the training episodes that began as the task begins, {pooled}; green is that of those "
-            "that began where the curriculum chose. Bands are 95 % intervals (Wilson)."
+            f"Blue is success of the training episodes that {words.own}, {pooled}; green is that of those that "
+            f"{words.chosen}. Bands are 95 % intervals (Wilson)."
             + (begins if headline["start"] in content.course.series else "")
         )
     if each == 1:
@@ -170,9 +171,9 @@ def _legend(contents: Sequence[RunContent], groups: Sequence[str], headline: dic
         entries.append({"colour": colour, "shape": shape, "text": text, "opacity": opacity})
 
     if pooled:
-        add("series-1", "", "training, from the task's own starts" if curriculum else "training, with 95 % band")
+        add("series-1", "", f"training, {content.populations.of_own}" if curriculum else "training, with 95 % band")
     if curriculum and headline["label"] == "success":
-        add("series-3", "", "training, from the curriculum's starts")
+        add("series-3", "", f"training, {content.populations.of_chosen}")
         if headline["start"] in content.course.series:
             add("muted", "", "where these begin")
     elif headline["training"] in content.course.series and is_training and not alone:

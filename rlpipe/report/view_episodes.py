@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rlpipe.report.formats import significant
 from rlpipe.report.ledger import LEVEL, Ledger
-from rlpipe.report.run_content import RunContent
+from rlpipe.report.run_content import RANGES, Populations, RunContent
 from rlpipe.report.view_curves import scripts, style
 from rlpipe.report.web.page import Section, render
 
@@ -24,7 +24,7 @@ def episodes_section(content: RunContent, most: int) -> Section | None:
     data: dict[str, Any] = {}
     if ledger is not None:
         listed, points = ledger.listed[-most:], ledger.points[:: max(1, -(-len(ledger.points) // most))]
-        values = _of_training(ledger, listed, points)
+        values = _of_training(ledger, content.populations, listed, points)
         keys = ["iteration", "steps", *values["keys"]]
         data = {
             "listed": _columns(content, listed, keys),
@@ -41,7 +41,7 @@ def left_out(content: RunContent, most: int) -> list[str]:
     """Says which episodes are not shown one by one."""
     ledger, sentences = content.ledger, []
     if ledger is not None and (listed := min(len(ledger.listed), most)) < ledger.total:
-        pooled = "all of them that began as the task begins" if ledger.chosen_starts else "all of them"
+        pooled = f"all of them that {content.populations.own}" if ledger.chosen_starts else "all of them"
         sentences.append(
             f"{ledger.total - listed:,} of {ledger.total:,} training episodes are not in the table; {pooled} are in "
             "the pooled success, return and length."
@@ -51,11 +51,11 @@ def left_out(content: RunContent, most: int) -> list[str]:
     return sentences
 
 
-def _of_training(ledger: Ledger, listed: Sequence[Any], points: Sequence[Any]) -> dict[str, Any]:
+def _of_training(ledger: Ledger, words: Populations, listed: Sequence[Any], points: Sequence[Any]) -> dict[str, Any]:
     columns = [
         ("seed", "seed", True), ("task", "task", False), ("success_once", "outcome", False),
         ("first_success", "first success", True), ("length", "length", True), ("return", "return", True),
-        ("began", "began", False),
+        ("began", words.column, False),
     ]  # fmt: skip
     has = {key: any(row.get(key) is not None for row in listed) for key in ("task", "success_once", "first_success")}
     has["began"] = any(row["chosen"] for row in listed)
@@ -65,8 +65,8 @@ def _of_training(ledger: Ledger, listed: Sequence[Any], points: Sequence[Any]) -
     stride = "Every episode" if len(points) == ledger.total else f"{len(points):,} of {ledger.total:,} episodes, evenly"
     rate, others, wherever = "", "", ""
     if ledger.chosen_starts:
-        rate, others = f" {ledger.chosen_starts:,} of them began where the curriculum chose.", " others"
-        wherever = ", wherever they began"
+        rate, others = f" {ledger.chosen_starts:,} of them {words.chosen}.", " others"
+        wherever = f", {words.all_alike}"
     if ledger.judged:
         rate += f" {ledger.successes:,} of {ledger.judged:,}{others} succeeded."
     if len(listed) == ledger.total:
@@ -95,7 +95,10 @@ def _of_training(ledger: Ledger, listed: Sequence[Any], points: Sequence[Any]) -
 
 def _columns(content: RunContent, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, list[Any]]:
     """Writes episodes as columns."""
-    computed = {"steps": lambda row: content.course.steps_after(row["iteration"]), "began": _began}
+    computed: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+        "steps": lambda row: content.course.steps_after(row["iteration"]),
+        "began": lambda row: _began(row, content.populations),
+    }
     columns: dict[str, list[Any]] = {}
     for key in keys:
         values = [computed[key](row) if key in computed else row.get(key) for row in rows]
@@ -105,8 +108,13 @@ def _columns(content: RunContent, rows: Sequence[Mapping[str, Any]], keys: Seque
     return columns
 
 
-def _began(row: Mapping[str, Any]) -> str:
-    """Says where an episode began."""
+def _began(row: Mapping[str, Any], words: Populations) -> str:
+    """Says how an episode began."""
+    if row["edge"] is not None:
+        axis, _, side = row["edge"].rpartition("_")
+        return f"{axis.replace('_', ' ')} at its {side} edge"
+    if words is RANGES:
+        return words.of_chosen if row["chosen"] else words.of_own
     if row["demonstration"] is not None:
         length = f" of {row['demonstration_length']}" if row["demonstration_length"] is not None else ""
         towards = f" towards demonstration {row['towards']}" if row["towards"] is not None else ""

@@ -108,7 +108,7 @@ def _cards(content: RunContent) -> list[tuple[str, str, str]]:
     if content.ledger is not None:
         rate = f"{content.ledger.successes:,} successful" if content.ledger.judged else ""
         if content.ledger.chosen_starts and rate:
-            rate += f" of {content.ledger.judged:,} from the task's own starts"
+            rate += f" of {content.ledger.judged:,} {content.populations.of_own}"
         cards.append(("training episodes", f"{content.ledger.total:,}", rate))
     if seconds := course.axes.get("seconds"):
         cards.append(("training time", formats.duration(seconds[-1]), "without start-up"))

@@ -27,7 +27,10 @@ from rlpipe.report.curriculum import (
     _lengths,
     read_progress,
 )
+from rlpipe.report.pages import report
 from rlpipe.report.pictures import check_picture, draw_curriculum, spread
+from rlpipe.report.run_content import collect
+from rlpipe.report.view_episodes import episodes_section
 from rlpipe.run.directory import RunDirectory
 from rlpipe.trajectory import Episode
 from tests.helpers.curricula import reach, windy
@@ -168,7 +171,7 @@ def test_a_run_without_a_curriculum_is_refused(tmp_path):
 
 
 def test_a_run_in_which_no_such_episode_has_ended_is_refused(rewritten):
-    with pytest.raises(ConfigError, match="no episode whose start it chose has ended yet"):
+    with pytest.raises(ConfigError, match="none of its episodes has ended yet"):
         rewritten((1, None, None, True))
 
 
@@ -229,6 +232,22 @@ def test_the_picture_has_a_panel_for_each_axis_between_its_widest_levels(widened
     assert high.get_xdata()[-1] == progress.total_steps
     assert [tick.get_text() for tick in latency.get_yticklabels()] == ["0", "2"]
     assert [text.get_text() for text in success.get_legend().get_texts()][:2] == ["present ranges", "widest ranges"]
+
+
+def test_the_report_says_over_which_ranges_episodes_varied(widened):
+    page = report([widened])
+    for words in ("training, over the widest ranges", "training, within the present ranges"):
+        assert words in page
+    assert "began where the curriculum chose" not in page
+    content = collect(widened)
+    began = episodes_section(content, 10_000).data["listed"]["began"]
+    ledger = lines(widened, "episodes.jsonl")
+    said = {"action_latency_high": "action latency at its high edge", "wind_low": "wind at its low edge"}
+    for row, words in zip(ledger, began, strict=True):
+        if "edge" not in row:
+            assert words == ("within the present ranges" if row["chosen"] else "over the widest ranges")
+        elif row["edge"] in said:
+            assert words == said[row["edge"]]
 
 
 # --- the table and the picture

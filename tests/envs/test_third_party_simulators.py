@@ -12,6 +12,7 @@ import pytest
 from rlpipe.cli.tasks import find
 from rlpipe.config.loading import load_config
 from rlpipe.envs.gymnasium import Gymnasium
+from rlpipe.envs.shared.mujoco.physics import AXES
 from rlpipe.envs.shared.mujoco.pixels import choose_opengl_if_found
 from rlpipe.errors import ConfigError
 from tests.helpers import contract
@@ -126,6 +127,25 @@ def test_two_workers_collect_what_one_collects(name, tmp_path):
 @pytest.mark.parametrize("name", ALONE)
 def test_a_resumed_run_goes_on(name, tmp_path):
     contract.assert_a_resumed_run_goes_on(tmp_path, installed(name))
+
+
+# --- variations of physics
+
+
+@pytest.mark.parametrize("name", ["fetch", "metaworld", "dm_control reach", "dm_control suite", "robosuite"])
+def test_physics_varies_and_at_its_neutral_levels_changes_no_bit(name):
+    tree = installed(name)
+
+    def bits(**levels):
+        simulator = contract.made(tree | {"variations": levels}, [5])
+        first, successors, rewards = contract.episode(simulator, contract.random_actions(simulator.spec, 30))
+        simulator.close()
+        return first.tobytes(), successors.tobytes(), rewards
+
+    clean = bits()
+    assert bits(**{axis.name: axis.neutral for axis in AXES}) == clean
+    same = {axis.name for axis in AXES if bits(**{axis.name: 3.0}) == clean}
+    assert same == ({"friction"} if name == "dm_control reach" else set())  # whose hand touches nothing
 
 
 # --- success, and what ends with it

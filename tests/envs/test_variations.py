@@ -27,6 +27,7 @@ from rlpipe.demonstrations.checks import check_demonstrations
 from rlpipe.envs.base import Simulator
 from rlpipe.envs.maniskill import ManiSkill
 from rlpipe.envs.maniskill.loading import load_maniskill
+from rlpipe.envs.maniskill.physics import SPREADS
 from rlpipe.envs.maniskill.single import ManiSkillEnv
 from rlpipe.envs.shared import axes
 from rlpipe.envs.shared.axes import EVERYWHERE
@@ -186,6 +187,27 @@ def test_a_picture_is_shifted_as_its_seed_says_and_its_edges_are_repeated():
         (100, 100, 100, 255), (100, 100, 100, 100), (100, 100, 255, 255),
     }  # fmt: skip
     assert row_seen(7, camera_shift=0.25) == row_seen(7, camera_shift=0.25)
+
+
+def picture_seen(seed=5, **levels) -> list[list[int]]:
+    """The first picture, 4 x 4, whose last column is 255 and all else 100 without variations."""
+    simulator = made(PAINTED | {"variations": levels}, [seed])
+    return simulator.reset()[0]["camera"][0, :, :, 0].tolist()
+
+
+def test_a_picture_is_turned_about_its_centre_to_the_side_that_its_seed_says():
+    dark, bright = [100] * 4, [255] * 4
+    turned = [picture_seen(seed, camera_tilt=90) for seed in range(20)]
+    assert {str(picture) for picture in turned} == {str([dark, dark, dark, bright]), str([bright, dark, dark, dark])}
+    assert turned == [picture_seen(seed, camera_tilt=90) for seed in range(20)]
+    assert picture_seen(camera_tilt=180) == [[255, 100, 100, 100]] * 4
+    assert picture_seen(camera_tilt=0) == picture_seen()
+
+
+def test_a_picture_is_turned_and_then_shifted():
+    """Bright in the first column after half a turn; a quarter of its width further right or left, or neither."""
+    seen = {tuple(picture_seen(seed, camera_tilt=180, camera_shift=0.25)[1]) for seed in range(20)}
+    assert seen == {(255, 100, 100, 100), (255, 255, 100, 100), (100, 100, 100, 100)}
 
 
 def test_noise_needs_fractions_to_act_on(tmp_path):
@@ -389,6 +411,20 @@ class TestManiSkill:
         assert places[2.0][:2] == pytest.approx([2 * place for place in places[1.0][:2]], rel=1e-4)
         assert places[2.0][2] == places[1.0][2]
 
+    def test_what_gains_weight_in_a_reset_is_looked_at_again(self, envs):
+        """Three times the gravity acts on what the reset has made free, and no more on what it has fixed."""
+        env, _ = envs
+        body = env.task.cube._bodies[0]
+        env.reset(1)
+        env.step(np.zeros(8, dtype=np.float32))
+        body.disable_gravity = True
+        env.vary({"gravity": 3.0})
+        env.reset(1)
+        env.task.cube.set_pose(sapien.Pose([0.3, 0.3, 0.5]))
+        env.step(np.zeros(8, dtype=np.float32))
+        body.disable_gravity = False
+        assert env.task.cube.pose.p[0, 2].item() == 0.5
+
     def test_stepped_as_one_they_have_the_numbers_of_single_environments(self):
         levels = {name: {"uniform": [0.5, 2.0]} for name in ("mass", "friction", "joint_damping", "joint_stiffness")}
         levels |= {
@@ -401,6 +437,53 @@ class TestManiSkill:
             for batched in (False, True)
         )
         assert one_by_one == as_one
+
+
+SPREAD = {
+    "LiftPegUpright-v1": {"peg": "xy"},
+    "PegInsertionSide-v1": {"peg": "x", "box": "x"},
+    "PickCube-v1": {"cube": "xy", "goal_site": "xy"},
+    "PlaceSphere-v1": {"obj": "y", "bin": "y"},
+    "PlugCharger-v1": {"charger": "y", "receptacle": "y"},
+    "PokeCube-v1": {"peg": "xy", "cube": "xy", "goal_region": "xy"},
+    "PullCube-v1": {"obj": "xy", "goal_region": "xy"},
+    "PullCubeTool-v1": {"l_shape_tool": "y", "cube": "y"},
+    "PushCube-v1": {"obj": "xy", "goal_region": "xy"},
+    "StackCube-v1": {"cubeA": "xy", "cubeB": "xy"},
+}
+"""Tasks in which things begin further from the middle: what moves, and along which axes."""
+
+
+def test_the_table_of_what_spreads_has_every_task():
+    assert {*SPREAD} == {*SPREADS}
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(name, marks=[pytest.mark.soak] * (name != "StackCube-v1")) for name in SPREAD]
+)
+def test_places_spread_evenly_and_nothing_else_changes(task):
+    """From level 0 to 1 and on to 2, each thing moves by the same way, along its axes alone."""
+    load_maniskill()
+    with contextlib.closing(
+        ManiSkillEnv(typed(ManiSkill.Config, {"name": "maniskill", "id": task}, "env.train"))
+    ) as env:
+        poses = {}
+        for level in (0.0, 1.0, 2.0):
+            env.vary({"start": level})
+            env.reset(3)
+            things = {**env.task.scene.actors, **env.task.scene.articulations}
+            poses[level] = {name: thing.pose.raw_pose[0].numpy().copy() for name, thing in things.items()}
+        names = {
+            name: axes
+            for attribute, axes in SPREAD[task].items()
+            for name, thing in things.items()
+            if thing._objs[0] == getattr(env.task, attribute)._objs[0]
+        }
+    for name, first in poses[0.0].items():
+        ways = poses[1.0][name] - first, poses[2.0][name] - poses[1.0][name]
+        assert ways[0] == pytest.approx(ways[1], abs=1e-5), name
+        moved = "".join(axis for axis, way in zip("xyzabcd", ways[0], strict=True) if abs(way) > 1e-4)
+        assert moved == names.get(name, ""), name
 
 
 def test_in_a_process_of_its_own_physics_varies_alike():
@@ -562,6 +645,11 @@ def test_without_variations_nothing_stands_around_a_simulator():
 
 
 # --- the page
+
+
+def test_the_page_has_every_task_whose_starts_spread():
+    page = Path("docs/variations.md").read_text(encoding="utf-8")
+    assert all(f"`{task}`" in page for task in SPREADS)
 
 
 def test_the_page_has_each_axis_as_it_is_declared():

@@ -37,8 +37,12 @@ def test_a_run_keeps_its_promises_through_the_faults_of_a_seed(first):
 
 @pytest.mark.parametrize(
     ("kind", "pipeline"),
-    [("tree, several parts, chunks, ppo", "ahead"), ("tree, chunks, sac", "sync")],
-    ids=["ppo, which collects ahead", "sac"],
+    [
+        ("tree, several parts, chunks, ppo", "ahead"),
+        ("tree, chunks, sac", "sync"),
+        ("tree, levels observed, ppo", "sync"),
+    ],
+    ids=["ppo, which collects ahead", "sac", "variations"],
 )
 def test_without_a_fault_a_run_has_the_rows_of_one_in_this_process(tmp_path, kind, pipeline):
     options = (*BASE, f"runner.pipeline={pipeline}", "evaluation.episodes=2")

@@ -14,6 +14,7 @@ from rlpipe.errors import ConfigError
 from rlpipe.metrics import catalogue as m
 from tests.helpers.curricula import WIDEST, windy
 from tests.helpers.runs import from_ledger, lines, scripted, without_timings
+from tests.helpers.simulated_ray.trials import on_a_simulated_cluster
 
 WHOLE = Variations.read(WIDEST, "variations")
 
@@ -80,9 +81,9 @@ def test_two_workers_have_the_numbers_of_one(run, tmp_path):
     assert of_episodes(two) == of_episodes(run)
 
 
-@pytest.mark.soak
 def test_local_equals_ray(run, tmp_path):
-    ray = rlpipe.train(windy(tmp_path, "rollout.num_workers=2"), ray_address=None).directory
+    with on_a_simulated_cluster(tmp_path, stubs=False):
+        ray = rlpipe.train(windy(tmp_path, "rollout.num_workers=2")).directory
     assert of_episodes(ray) == of_episodes(run)
 
 

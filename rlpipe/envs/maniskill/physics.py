@@ -6,7 +6,8 @@ Everything is set in the scene of a stock environment, so a group that steps thi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,27 +15,51 @@ import numpy as np
 from rlpipe.envs.shared.axes import FRICTION, GRAVITY, JOINT_DAMPING, JOINT_STIFFNESS, MASS, START
 
 AXES = (MASS, FRICTION, JOINT_DAMPING, JOINT_STIFFNESS, GRAVITY, START)
-SPREADS = ("LiftPegUpright-v1", "PickCube-v1", "PullCube-v1", "PushCube-v1")
-"""Tasks that draw places on the table, and nothing else of two numbers, as ``torch.rand((scenes, 2))``."""
+_BOTH, _X, _Y = slice(None), slice(0, 1), slice(1, 2)
+SPREADS: Mapping[str, Mapping[tuple[tuple[int, ...], int], slice]] = {
+    "LiftPegUpright-v1": {((2,), 0): _BOTH},
+    "PegInsertionSide-v1": {((2,), 0): _X, ((2,), 1): _X},  # the peg points along y, to the box
+    "PickCube-v1": {((2,), 0): _BOTH, ((2,), 1): _BOTH},
+    "PlaceSphere-v1": {((1,), 1): _BOTH, ((1,), 3): _BOTH},  # y; along x, the sphere and the bin are side by side
+    "PlugCharger-v1": {((2,), 0): _Y, ((2,), 1): _Y},
+    "PokeCube-v1": {((3,), 0): _BOTH, ((3,), 1): _BOTH},  # z is not used
+    "PullCube-v1": {((2,), 0): _BOTH},
+    "PullCubeTool-v1": {((2,), 0): _Y, ((), 1): _BOTH},
+    "PushCube-v1": {((2,), 0): _BOTH},
+    "StackCube-v1": {((2,), 0): _BOTH},  # of both cubes together
+}
+"""By task, which of the numbers in [0, 1) that a reset draws are places that can spread without things meeting: by the
+shape of ``torch.rand((scenes, *shape))`` and the count of its draws before, the coordinates."""
+
+
+_NO_TORQUE = np.zeros(3, dtype=np.float32)
 
 
 class PhysicsWithGravity:
-    """Takes the place of a PhysX system, whose own gravity is settled once it is made.
-
-    Attributes:
-        further: [3] further acceleration of everything that has weight, m/s^2; None for none.
-    """
+    """Takes the place of a PhysX system, whose own gravity is settled once it is made."""
 
     def __init__(self, system: Any) -> None:
         """Takes over a system."""
         self._system = system
-        self.further: Any = None
+        self._further: Any = None
+        self._pulls: list[Callable[..., None]] | None = None  # of the bodies that have weight; None: to be looked for
+
+    def pull(self, further: Any) -> None:
+        """Sets a further acceleration [3] of everything that has weight from now on, m/s^2; None for none."""
+        self._further = further
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Looks before the next step which bodies have weight; within an episode that stays as it is."""
+        self._pulls = None
 
     def step(self) -> None:
         """Advances the system by one physics step."""
-        if self.further is not None:
-            for body in _heavy_bodies(self._system):
-                body.add_force_torque(self.further, (0.0, 0.0, 0.0), "acceleration")
+        if self._further is not None:
+            if self._pulls is None:
+                self._pulls = [body.add_force_torque for body in _heavy_bodies(self._system)]
+            for pull in self._pulls:
+                pull(self._further, _NO_TORQUE, "acceleration")
         self._system.step()
 
     def __getattr__(self, name: str) -> Any:
@@ -75,10 +100,16 @@ class ManiSkillPhysics:
         import torch
 
         as_shipped: Any = torch.rand
+        spreads, counts = SPREADS[self._task.spec.id], Counter[tuple[int, ...]]()
 
         def rand(*size: Any, **options: Any) -> Any:
             drawn = as_shipped(*size, **options)
-            return 0.5 + level * (drawn - 0.5) if drawn.shape[1:] == (2,) else drawn
+            shape = tuple(drawn.shape[1:])
+            place = spreads.get((shape, counts[shape]))
+            counts[shape] += 1
+            if place is not None:
+                drawn[..., place] = 0.5 + level * (drawn[..., place] - 0.5)
+            return drawn
 
         torch.rand = rand
         try:
@@ -87,9 +118,13 @@ class ManiSkillPhysics:
             torch.rand = as_shipped
 
     def was_reset(self) -> None:
-        """Sets the levels in a scene that the reset has built anew."""
-        if self._levels and self._task.scene is not self._scene:
+        """Sets the levels in a scene that the reset has built anew, or has filled with other bodies."""
+        if not self._levels:
+            return
+        if self._task.scene is not self._scene:
             self._apply()
+        if isinstance(self._task.scene.px, PhysicsWithGravity):
+            self._task.scene.px.look_again()
 
     def _apply(self) -> None:
         if self._task.scene is not self._scene:
@@ -119,7 +154,7 @@ class ManiSkillPhysics:
                 scene.px = PhysicsWithGravity(scene.px)
             level = levels[GRAVITY.name]
             gravity = np.array(self._task.sim_config.scene_config.gravity, dtype=np.float32)
-            scene.px.further = None if level == GRAVITY.neutral else np.float32(level - 1.0) * gravity
+            scene.px.pull(None if level == GRAVITY.neutral else np.float32(level - 1.0) * gravity)
 
     def _remember(self) -> None:
         """Looks at a scene as the task has built it."""

@@ -57,7 +57,12 @@ CAMERA_SHIFT = Axis(
     "distance in widths by which a picture is shifted, in a direction that follows from the seed",
     needs=PICTURES, stress=(0.0, 0.1),
 )  # fmt: skip
-OF_CAMERAS = (BRIGHTNESS, CONTRAST, CAMERA_SHIFT)
+CAMERA_TILT = Axis(
+    "camera_tilt", 0.0, 0.0, 180.0, "degrees", "pictures",
+    "angle by which a picture is turned about its centre, to the side that follows from the seed", needs=PICTURES,
+    stress=(0.0, 10.0),
+)  # fmt: skip
+OF_CAMERAS = (BRIGHTNESS, CONTRAST, CAMERA_SHIFT, CAMERA_TILT)
 """Axes of simulators whose observations hold pictures."""
 
 MASS = Axis(

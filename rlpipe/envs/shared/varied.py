@@ -23,16 +23,19 @@ from rlpipe.envs.shared.axes import (
     ACTION_SCALE,
     BRIGHTNESS,
     CAMERA_SHIFT,
+    CAMERA_TILT,
     CONTRAST,
     EVERYWHERE,
     OBSERVATION_DROPOUT,
     OBSERVATION_LATENCY,
     OBSERVATION_NOISE,
     OF_CAMERAS,
+    OF_OBSERVATIONS,
 )
 from rlpipe.envs.shared.checks import check_beginnings, check_observations, check_step
 from rlpipe.envs.shared.slots import NextSeed, NextStart
 from rlpipe.errors import ConfigError
+from rlpipe.functional.rotations import moved_pixels
 from rlpipe.trajectory import Bool, Float32, LeafSpec, Observations, Scene, SpaceSpec, State, Tree
 from rlpipe.trajectory.tree import VECTOR, named_leaves
 
@@ -45,7 +48,7 @@ _STEPS = np.int64
 Draw = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
 
 
-_HERE = frozenset(axis.name for axis in (*EVERYWHERE, *OF_CAMERAS))
+_HERE = (*EVERYWHERE, *OF_CAMERAS)
 """Axes that act here; all others are the simulator's own."""
 
 
@@ -110,20 +113,25 @@ class _Levels:
     def __init__(self, variations: Variations, num_envs: int) -> None:
         """Every slot is at a legal level until its first episode."""
         self.variations = variations
-        self._levels = {name: np.full(num_envs, levels.at(0.0)) for name, levels in variations.levels.items()}
+        self._columns: dict[str, NDArray[Any]] = {
+            axis.name: np.full(num_envs, axis.neutral, _STEPS if axis.in_steps else np.float64) for axis in _HERE
+        }
+        self._varying = [axis.name for axis in _HERE if axis.name in variations.levels]
+        for name in self._varying:
+            self._columns[name][:] = variations.levels[name].at(0.0)
 
     def has(self, *axes: Axis) -> bool:
         """True if one of the axes varies."""
-        return any(axis.name in self._levels for axis in axes)
+        return any(axis.name in self._varying for axis in axes)
 
     def begin(self, n: int, levels: Mapping[str, float]) -> None:
         """Begins an episode."""
-        for name, values in self._levels.items():
-            values[n] = levels[name]
+        for name in self._varying:
+            self._columns[name][n] = levels[name]
 
-    def of(self, axis: Axis, num_envs: int) -> NDArray[np.float64]:
-        """Returns the levels [N] on an axis; the neutral one where it does not vary."""
-        return self._levels.get(axis.name, np.full(num_envs, axis.neutral))
+    def of(self, axis: Axis) -> NDArray[Any]:
+        """Returns the levels [N] on an axis, which change as episodes begin; the neutral one where it does not vary."""
+        return self._columns[axis.name]
 
     def most(self, axis: Axis) -> int:
         """Returns the largest level on an axis in steps."""
@@ -135,10 +143,13 @@ class _Commands:
 
     def __init__(self, spec: SpaceSpec, num_envs: int, levels: _Levels) -> None:
         """No command has been given."""
-        self._spec, self._num_envs, self._levels = spec, num_envs, levels
+        self._spec = spec
         self._slots = np.arange(num_envs)
+        self._latency, self._hold = levels.of(ACTION_LATENCY), levels.of(ACTION_HOLD)
         self._depth = levels.most(ACTION_LATENCY) + levels.most(ACTION_HOLD)
-        self._past = spec.actions(num_envs, self._depth)
+        self._past = spec.actions(num_envs, self._depth) if levels.has(ACTION_LATENCY, ACTION_HOLD) else None
+        self._scale = levels.of(ACTION_SCALE) if levels.has(ACTION_SCALE) else None
+        self._deviation = levels.of(ACTION_NOISE)
         self._noise: _Noise | None = None
         if levels.has(ACTION_NOISE):
             self._noise = _Noise(ACTION_NOISE.name, num_envs, spec.action_dim, _normal)
@@ -159,20 +170,19 @@ class _Commands:
             steps: [N] steps that each slot's episode has taken.
             actions: [N, A], or [N] of discrete ones, of a policy.
         """
-        levels, count = self._levels, self._num_envs
-        if levels.has(ACTION_LATENCY, ACTION_HOLD):
+        if self._past is not None:
             self._past[self._slots, steps % self._depth] = actions
-            steps_of = np.maximum(steps - levels.of(ACTION_LATENCY, count).astype(_STEPS), 0)
-            steps_of -= steps_of % levels.of(ACTION_HOLD, count).astype(_STEPS)
+            steps_of = np.maximum(steps - self._latency, 0)
+            steps_of -= steps_of % self._hold
             actions = self._past[self._slots, steps_of % self._depth]
-        if not levels.has(ACTION_SCALE, ACTION_NOISE):
+        if self._scale is None and self._noise is None:
             return actions
-        if levels.has(ACTION_SCALE):
-            actions = actions * levels.of(ACTION_SCALE, count).astype(np.float32)[:, None]
+        if self._scale is not None:
+            actions = actions * self._scale.astype(np.float32)[:, None]
         if self._noise is not None:
-            scale = levels.of(ACTION_NOISE, count).astype(np.float32)[:, None]
-            noisy = actions + scale * self._unit * self._noise.at(steps)
-            actions = np.where(scale == 0, actions, noisy)  # a sum would turn -0.0 into 0.0
+            deviation = self._deviation.astype(np.float32)[:, None]
+            noisy = actions + deviation * self._unit * self._noise.at(steps)
+            actions = np.where(deviation == 0, actions, noisy)  # a sum would turn -0.0 into 0.0
         return self._spec.clip(actions)
 
 
@@ -181,38 +191,35 @@ class _Senses:
 
     def __init__(self, spec: SpaceSpec, num_envs: int, levels: _Levels) -> None:
         """Nothing has been observed."""
-        self._num_envs, self._levels = num_envs, levels
         self._slots = np.arange(num_envs)
         leaves = spec.leaves or {VECTOR: LeafSpec((spec.observation_dim,))}
-        fractions = {name: leaf.size for name, leaf in leaves.items() if leaf.dtype == "float32"}
-        self._pictures = [name for name, leaf in leaves.items() if is_picture(leaf)]
+        self._deviation = levels.of(OBSERVATION_NOISE)
         self._noise: dict[str, _Noise] = {}
         if levels.has(OBSERVATION_NOISE):
             self._noise = {
-                name: _Noise(f"{OBSERVATION_NOISE.name}/{name}", num_envs, size, _normal)
-                for name, size in fractions.items()
+                name: _Noise(f"{OBSERVATION_NOISE.name}/{name}", num_envs, leaf.size, _normal)
+                for name, leaf in leaves.items()
+                if leaf.dtype == "float32"
             }
+        self._cameras = _Cameras(num_envs, levels) if levels.has(*OF_CAMERAS) else None
+        self._pictures = [name for name, leaf in leaves.items() if is_picture(leaf)]
+        self._latency = levels.of(OBSERVATION_LATENCY)
         self._depth = levels.most(OBSERVATION_LATENCY) + 1
         self._past = spec.observations(num_envs, self._depth) if levels.has(OBSERVATION_LATENCY) else None
         self._last: Observations = None
         self._drops: _Noise | None = None
+        self._share_dropped = levels.of(OBSERVATION_DROPOUT)
         if levels.has(OBSERVATION_DROPOUT):
             self._last = spec.observations(num_envs)
             self._drops = _Noise(OBSERVATION_DROPOUT.name, num_envs, 1, _uniform)
-        self._shifts = np.zeros((num_envs, 2))
+        self.change_nothing = not levels.has(*OF_OBSERVATIONS, *OF_CAMERAS)
 
     def begin(self, n: int, seed: int) -> None:
         """Begins an episode."""
         for noise in (*self._noise.values(), *([] if self._drops is None else [self._drops])):
             noise.begin(n, seed)
-        if self._levels.has(CAMERA_SHIFT):
-            angle = 2 * np.pi * np.random.default_rng(seed_on(seed, CAMERA_SHIFT.name, _NOISE)).random()
-            self._shifts[n] = np.cos(angle), np.sin(angle)
-
-    @property
-    def change_nothing(self) -> bool:
-        """True if observations pass as they are."""
-        return not self._levels.has(OBSERVATION_NOISE, OBSERVATION_LATENCY, OBSERVATION_DROPOUT, *OF_CAMERAS)
+        if self._cameras is not None:
+            self._cameras.begin(n, seed)
 
     def at(self, steps: NDArray[_STEPS], rows: Bool, observations: Observations) -> Observations:
         """Returns what is observed of observations that are new in some rows; the others mean nothing.
@@ -224,14 +231,12 @@ class _Senses:
         """
         observed = observations.copy()
         self._measure(steps, observed)
-        count = self._num_envs
         if self._past is not None:
             slots = np.flatnonzero(rows)
             self._past[slots, steps[slots] % self._depth] = observed[slots]
-            latency = self._levels.of(OBSERVATION_LATENCY, count).astype(_STEPS)
-            observed = self._past[self._slots, np.maximum(steps - latency, 0) % self._depth]
+            observed = self._past[self._slots, np.maximum(steps - self._latency, 0) % self._depth]
         if self._drops is not None:
-            dropped = (self._drops.at(steps)[:, 0] < self._levels.of(OBSERVATION_DROPOUT, count)) & (steps > 0)
+            dropped = (self._drops.at(steps)[:, 0] < self._share_dropped) & (steps > 0)
             observed[dropped] = self._last[dropped]
             self._last[rows] = observed[rows]
         return observed
@@ -239,29 +244,53 @@ class _Senses:
     def _measure(self, steps: NDArray[_STEPS], observed: Observations) -> None:
         """Changes observations into what sensors and cameras would give."""
         leaves = named_leaves(observed)
-        scale = self._levels.of(OBSERVATION_NOISE, self._num_envs).astype(np.float32)
-        noisy = np.flatnonzero(scale)
-        for name, noise in self._noise.items():
-            numbers = noise.at(steps)[noisy]
-            scaled = numbers * scale[noisy, None]
-            leaves[name][noisy] += scaled.reshape(len(noisy), *leaves[name].shape[1:])
-        if self._levels.has(*OF_CAMERAS):
+        if self._noise:
+            scale = self._deviation.astype(np.float32)
+            for name, noise in self._noise.items():
+                leaf, scaled = leaves[name], noise.at(steps) * scale[:, None]
+                is_noisy = (scale != 0).reshape(-1, *[1] * (leaf.ndim - 1))  # elsewhere a sum would turn -0.0 into 0.0
+                np.add(leaf, scaled.reshape(leaf.shape), out=leaf, where=is_noisy)
+        if self._cameras is not None:
             for name in self._pictures:
-                self._see(leaves[name])
+                self._cameras.see(leaves[name])
 
-    def _see(self, pictures: NDArray[np.uint8]) -> None:
-        """Changes pictures [N, height, width, channels] into what the cameras of each slot see."""
-        count = self._num_envs
-        columns = (self._levels.of(axis, count).tolist() for axis in (BRIGHTNESS, CONTRAST, CAMERA_SHIFT))
-        for n, (brightness, contrast, shift) in enumerate(zip(*columns, strict=True)):
-            if brightness != BRIGHTNESS.neutral or contrast != CONTRAST.neutral:
-                colours = (np.arange(256) - 127.5) * contrast + 127.5 + 255.0 * brightness
-                pictures[n] = np.clip(np.rint(colours), 0, 255).astype(np.uint8)[pictures[n]]
-            if shift:
-                height, width = pictures.shape[1:3]
-                down, right = np.rint(shift * width * self._shifts[n]).astype(int).tolist()
-                rows, columns_of = np.arange(height) - down, np.arange(width) - right
-                pictures[n] = pictures[n][np.clip(rows, 0, height - 1)][:, np.clip(columns_of, 0, width - 1)]
+
+class _Cameras:
+    """Pictures of each slot's cameras: turned, shifted, and in other colours."""
+
+    def __init__(self, num_envs: int, levels: _Levels) -> None:
+        """Every camera looks to the right."""
+        self._brightness, self._contrast = levels.of(BRIGHTNESS), levels.of(CONTRAST)
+        self._shift, self._tilt = levels.of(CAMERA_SHIFT), levels.of(CAMERA_TILT)
+        self._ways = np.zeros((num_envs, 2))  # of the shift, down and to the right
+        self._turns = np.zeros(num_envs)  # 1 to turn clockwise, -1 to turn the other way
+        self._sources: list[dict[tuple[int, int], NDArray[np.intp]]] = [{} for _ in range(num_envs)]
+
+    def begin(self, n: int, seed: int) -> None:
+        """Begins an episode."""
+        angle, side = (
+            np.random.default_rng(seed_on(seed, axis.name, _NOISE)).random() for axis in (CAMERA_SHIFT, CAMERA_TILT)
+        )
+        self._ways[n] = np.cos(2 * np.pi * angle), np.sin(2 * np.pi * angle)
+        self._turns[n] = 1 if side < 0.5 else -1
+        self._sources[n] = {}
+
+    def see(self, pictures: NDArray[np.uint8]) -> None:
+        """Changes pictures [N, height, width, channels] into what the cameras see."""
+        for n, picture in enumerate(pictures):
+            if self._brightness[n] != BRIGHTNESS.neutral or self._contrast[n] != CONTRAST.neutral:
+                colours = (np.arange(256) - 127.5) * self._contrast[n] + 127.5 + 255.0 * self._brightness[n]
+                pictures[n] = np.clip(np.rint(colours), 0, 255).astype(np.uint8)[picture]
+            if self._shift[n] or self._tilt[n]:
+                size = picture.shape[:2]
+                if size not in self._sources[n]:
+                    self._sources[n][size] = self._source(n, *size)
+                pictures[n] = picture.reshape(-1, picture.shape[-1])[self._sources[n][size]]
+
+    def _source(self, n: int, height: int, width: int) -> NDArray[np.intp]:
+        """Returns the pixel [height, width] of a picture that each pixel of a slot's camera shows."""
+        down, right = np.rint(self._shift[n] * width * self._ways[n])
+        return moved_pixels(height, width, down, right, np.deg2rad(self._tilt[n]) * self._turns[n])
 
 
 class VariedSimulator(Simulator):
@@ -308,7 +337,8 @@ class VariedSimulator(Simulator):
         self._levels = _Levels(variations, self.num_envs)
         self._commands = _Commands(spec, self.num_envs, self._levels)
         self._senses = _Senses(spec, self.num_envs, self._levels)
-        elsewhere = {name: levels for name, levels in variations.levels.items() if name not in _HERE}
+        here = {axis.name for axis in _HERE}
+        elsewhere = {name: levels for name, levels in variations.levels.items() if name not in here}
         self._own = {name: Levels(CHOICE, (self._neutral[name],)) for name in self._own} | elsewhere
         self._simulator.vary(replace(variations, levels=self._own))
 

@@ -35,7 +35,7 @@ CURRICULUM_EPISODE_LEN = observed(
 )
 CURRICULUM_NUM_TRAJECTORIES = observed(
     "env/curriculum/num_trajectories", Sum, "episodes", needs=NEEDS_CURRICULUM,
-    meaning="Number of finished episodes whose start the curriculum chose.",
+    meaning="Number of finished episodes of the curriculum.",
     formula="count_e over e whose start was chosen",
 )
 CURRICULUM_START = observed(
