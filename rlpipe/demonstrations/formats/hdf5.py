@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -171,13 +171,39 @@ def observations(
 
 def compress_whole(group: Any, name: str, values: Any) -> None:
     """Writes an array that is read as a whole."""
-    group.create_dataset(name, data=values, compression="gzip", compression_opts=9, shuffle=True, chunks=values.shape)
+    _create(group, name, values, values.shape, level=9, shuffle=True)
 
 
 def compress(group: Any, name: str, values: Any) -> None:
     """Writes an array that is read row by row."""
     block = (min(len(values), FRAMES_IN_A_BLOCK), *values.shape[1:])
-    group.create_dataset(name, data=values, compression="gzip", compression_opts=4, chunks=block)
+    _create(group, name, values, block, level=4, shuffle=False)
+
+
+def _create(group: Any, name: str, values: Any, block: tuple[int, ...], *, level: int, shuffle: bool) -> None:
+    """Writes an array as ``create_dataset`` of h5py does, which takes half as long again for those of an episode."""
+    from h5py import h5d, h5s, h5t
+
+    values = np.ascontiguousarray(values)
+    kind, space = h5t.py_create(values.dtype, logical=True), h5s.create_simple(values.shape)
+    link, layout = _properties(block, level, shuffle)
+    h5d.create(group.id, name.encode(), kind, space, layout, link).write(h5s.ALL, h5s.ALL, values)
+
+
+@lru_cache
+def _properties(block: tuple[int, ...], level: int, shuffle: bool) -> tuple[Any, Any]:
+    """Returns the properties of a link, whose groups are made where they are missing, and of an array."""
+    from h5py import h5p, h5t
+
+    link, layout = h5p.create(h5p.LINK_CREATE), h5p.create(h5p.DATASET_CREATE)
+    link.set_create_intermediate_group(True)
+    link.set_char_encoding(h5t.CSET_UTF8)
+    layout.set_chunk(block)
+    layout.set_obj_track_times(False)
+    if shuffle:
+        layout.set_shuffle()
+    layout.set_deflate(level)
+    return link, layout
 
 
 def arrays_below(group: Any, place: str, bare: str = STATE) -> dict[str, Any]:
