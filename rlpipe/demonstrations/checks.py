@@ -83,7 +83,8 @@ def _check_bounds(held: Dataset, path: str, spec: SpaceSpec | None, facts: TaskF
     """Checks that all actions lie within the bounds, where these are known."""
     if spec is None and facts.action_bounds is not None:
         width = held.features.action.size
-        spec = SpaceSpec(0, width, None, *(np.full(width, bound, np.float32) for bound in facts.action_bounds))
+        low, high = (np.full(width, bound, np.float32) for bound in facts.action_bounds)
+        spec = SpaceSpec(0, width, None, low, high)
     if spec is not None:
         dataset.check_bounds(held, path, spec)
 
