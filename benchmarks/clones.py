@@ -3,8 +3,9 @@
     rlpipe collect RUN -n 200 --out collected --only successes
     python -m benchmarks.clones collected sparse_pick_cube
 
-Each format is written from the collected dataset, and converted back. A clone learns from the dataset in each format,
-all of them with the same seed, and is evaluated on the same held-out seeds. If its weights are those of the clone of
+Each format is written from the collected dataset, and converted back. What training reads of each, observations and
+actions, is compared by a digest. A clone learns from the dataset in each format, all of them with the same seed, and is
+evaluated on the same held-out seeds. If its weights are those of the clone of
 the original to the last bit, so is everything that it does; otherwise the difference of the successes decides, with the
 interval of paired episodes (Tango 1998).
 """
@@ -15,7 +16,7 @@ import argparse
 import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,17 @@ from numpy.typing import NDArray
 import rlpipe
 from benchmarks import machine
 from rlpipe.config.loading import load_pretraining
+from rlpipe.config.plan import Plan
+from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.formats.episode import Dataset, Format, RecordedEpisode
 from rlpipe.demonstrations.formats.registry import FORMATS, open_dataset
 from rlpipe.demonstrations.formats.writing import DatasetWriter
+from rlpipe.envs.shared.make import make_simulator
 from rlpipe.functional.paired import tango_interval, wins_and_losses
 from rlpipe.run.checkpoint import newest
 from rlpipe.run.directory import read_jsonl
+from rlpipe.trajectory import SpaceSpec
+from rlpipe.trajectory.tree import leaves_of
 
 RATE = 20.0
 """Steps a second of ManiSkill's tasks, which the format may need."""
@@ -84,6 +90,14 @@ def folder_of(out: Path | None) -> Iterator[Path]:
         yield Path(name)
 
 
+def read_by_training(plan: Plan, spec: SpaceSpec, demos: Path) -> str:
+    """Returns the digest of the observations and actions that a clone learns from."""
+    held, digest = dataset.load(str(demos), plan.env.train, spec), hashlib.sha256()
+    for values in (*leaves_of(held.observations), held.actions):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
 def clone(config: str, demos: Path, folder: Path, overrides: list[str]) -> tuple[str, NDArray[np.bool_]]:
     """Clones a dataset; returns the digest of the weights, and the success of each held-out seed in turn."""
     plan = load_pretraining(
@@ -113,9 +127,13 @@ def main() -> None:
         original = open_dataset(options.dataset, "dataset")
         steps = sum(entry.length for entry in original.episodes)
         print(f"{len(original.episodes)} episodes of {original.info.task}, {steps:,} steps")
+        plan = load_pretraining(options.config, [f"demos={options.dataset}"])
+        with closing(make_simulator(plan.env.train, 1, lambda _: 0)) as simulator:
+            spec = simulator.spec
+        read = read_by_training(plan, spec, options.dataset)
         expected, reference = clone(options.config, options.dataset, folder / "runs", options.overrides)
         print(f"clone of the original: {reference.mean():.3f} of {len(reference)} held-out episodes succeed\n")
-        print(f"{'format':<14}{'and back':<46}{'weights':<10}{'success':>8}  difference")
+        print(f"{'format':<14}{'and back':<52}{'read':<8}{'weights':<10}{'success':>8}  difference")
         for name, form in FORMATS.items():
             there = converted(original, form, folder / name)
             back = converted(there, FORMATS["maniskill"], folder / f"{name}-back")
@@ -123,9 +141,11 @@ def main() -> None:
             digest, successes = clone(options.config, folder / name, folder / "runs", options.overrides)
             wins, losses = wins_and_losses(successes, reference)
             low, high = tango_interval(len(reference), wins, losses)
-            same = "equal" if digest == expected else "other"
+            of_weights = "equal" if digest == expected else "other"
+            of_steps = "equal" if read_by_training(plan, spec, folder / name) == read else "other"
             share = (wins - losses) / len(reference)
-            print(f"{name:<14}{lost:<46}{same:<10}{successes.mean():>8.3f}  {share:+.3f} [{low:+.3f}, {high:+.3f}]")
+            labels = f"{name:<14}{lost:<52}{of_steps:<8}{of_weights:<10}"
+            print(f"{labels}{successes.mean():>8.3f}  {share:+.3f} [{low:+.3f}, {high:+.3f}]")
 
 
 if __name__ == "__main__":

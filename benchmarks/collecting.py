@@ -3,9 +3,9 @@
     python benchmarks/collecting.py                                     # PickCube, random actions, in this process
     python benchmarks/collecting.py --ray --workers 2 --episodes 256
 
-Both take turns, so that what else the machine does weighs on both alike. Only the time after the first step counts, not
-that in which simulators are made; for a collection, it includes the time in which the dataset is finished. In this
-process, time is that of the processor, on which other programs weigh less.
+Both take turns, and time is that of the processor in this process and all that it starts, so that what else the machine
+does weighs little, and on both alike. Only the time after the first step counts, not that in which simulators are made;
+for a collection, it includes the time in which the dataset is finished.
 """
 
 from __future__ import annotations
@@ -18,17 +18,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import rlpipe
 from benchmarks import machine
 
 TASK = "{name: maniskill, id: PickCube-v1, control_mode: pd_ee_delta_pos, max_episode_steps: 50, total_num_envs: 16}"
 
 
-def seconds(run: Callable[..., Any], clock: Callable[[], float]) -> float:
-    """Returns the time of a clock from the first step of a run to its end."""
+def processor_time() -> float:
+    """Returns the seconds that processors have spent on this process, and on all that it has started."""
+    this = psutil.Process()
+    return sum(sum(process.cpu_times()[:4]) for process in (this, *this.children(recursive=True)))
+
+
+def seconds(run: Callable[..., Any]) -> float:
+    """Returns the processor time from the first step of a run to its end."""
     moments: list[float] = []
-    run(progress=lambda *_: moments.append(clock()))
-    return clock() - moments[0]
+    run(progress=lambda *_: moments.append(processor_time()))
+    return processor_time() - moments[0]
 
 
 def main() -> None:
@@ -45,7 +53,6 @@ def main() -> None:
         folder, config = Path(name), Path(name, "task.yaml")
         config.write_text(f"env: {{train: {options.task}}}\npolicy: {{name: mlp}}\nalgorithm: {{name: ppo}}\n")
         overrides = [f"rollout.num_workers={options.workers}", f"runner.logger.log_path={folder}"]
-        clock = time.perf_counter if options.ray else time.process_time
         common = {"policy": "random", "local": not options.ray}
 
         def evaluate(**more: Any) -> Any:
@@ -58,7 +65,7 @@ def main() -> None:
 
         ratios = []
         for _ in range(options.repeats):
-            evaluating, collecting = (seconds(run, clock) for run in (evaluate, collect))
+            evaluating, collecting = (seconds(run) for run in (evaluate, collect))
             ratios.append(evaluating / collecting)
             print(f"evaluating {evaluating:6.1f} s   collecting {collecting:6.1f} s   {ratios[-1]:.2f}", flush=True)
     print(f"median ratio of the speeds: {statistics.median(ratios):.2f}")

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -210,17 +211,26 @@ def environment(folder: Path, packages: list[str], alone: list[str], constraints
         constraints: file of versions to keep to; None for those that the packages ask for.
     """
     python = folder / "bin" / "python"
-    done = folder / "installed.json"
     kept_to = [] if constraints is None else ["--constraint", str(constraints)]
-    stamp = json.dumps([packages, alone])
-    if not done.is_file() or done.read_text() != stamp:
+
+    def install() -> None:
         venv.create(folder, with_pip=True, clear=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*pip, *kept_to, *packages], check=True)
         if alone:
             subprocess.run([*pip, "--no-deps", *alone], check=True)
-        done.write_text(stamp)
+
+    install_once(folder, [packages, alone], install)
     return python
+
+
+def install_once(folder: Path, packages: Any, install: Callable[[], None]) -> None:
+    """Fills a folder, unless a file in it says that the same packages were installed completely."""
+    done, stamp = folder / "installed.json", json.dumps(packages)
+    if not done.is_file() or done.read_text() != stamp:
+        shutil.rmtree(folder, ignore_errors=True)
+        install()
+        done.write_text(stamp)
 
 
 if __name__ == "__main__":

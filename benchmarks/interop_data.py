@@ -2,13 +2,14 @@
 
     python benchmarks/interop_data.py [--envs FOLDER] [--python PATH] [--rlinf PATH]
 
-The environments are made in ``--envs`` where they are not there yet, of some 7 GB with lerobot's torch; ``--python``
-names an interpreter that has lerobot 0.4.4 already. A row of the table is a check:
+The environments are made in ``--envs`` where they are not there yet; ``--python`` names an interpreter that has lerobot
+0.4.4 already. Its torch takes 7 GB, or 1 GB where pip finds a CPU build of that version, as in the index
+https://download.pytorch.org/whl/cpu. A row of the table is a check:
 
 - lerobot reads what ``DatasetWriter`` writes: lengths, columns, values, exact timestamps of videos, statistics, windows
   in time, some episodes; it joins it with a dataset of its own, and trains its ACT on it for ten steps;
-- ``open_dataset`` reads what lerobot writes, with files that end at 1 MB: every number and every pixel, and ``rlpipe
-  pretrain`` clones it;
+- ``open_dataset`` reads what lerobot writes, in each of its codecs, with tables that end at 1 MB and videos that end at
+  0.25 MB: every number and every pixel, and ``rlpipe pretrain`` clones it;
 - lerobot 0.3.3 reads version 2.1, and the loader of RLinf its names, for which ``--rlinf`` names a copy of its
   repository;
 - robomimic's and Minari's libraries read what is written in their formats, and their files are read.
@@ -28,6 +29,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.interop import PROGRAMS, environment
+from benchmarks.interop import PROGRAMS, environment, install_once
 from rlpipe.demonstrations.formats import lerobot_v3
 from rlpipe.demonstrations.formats.episode import DatasetInfo, Frames, RecordedEpisode
 from rlpipe.demonstrations.formats.registry import FORMATS, open_dataset
@@ -43,9 +45,11 @@ from rlpipe.demonstrations.formats.writing import DatasetWriter
 from rlpipe.errors import ConfigError
 
 LEROBOT = [
-    "torch==2.9.1", "torchvision==0.24.1", "datasets>=4,<5", "diffusers<0.36", "huggingface-hub<0.36", "accelerate<2",
-    "einops", "av>=15,<16", "jsonlines", "packaging<26", "draccus==0.10.0", "gymnasium", "deepdiff<9", "imageio",
-    "termcolor", "opencv-python-headless<4.13", "numpy<2.3", "pandas<3", "pyserial", "h5py",
+    "torch==2.9.1", "torchvision==0.24.1", "numpy==2.2.6", "datasets==4.8.5", "diffusers==0.35.2",
+    "huggingface-hub==0.35.3", "accelerate==1.15.0", "einops==0.8.2", "av==15.1.0", "jsonlines==4.0.0",
+    "packaging==25.0", "draccus==0.10.0", "gymnasium==1.4.0", "deepdiff==8.6.2", "imageio==2.38.1", "termcolor==3.3.0",
+    "opencv-python-headless==4.12.0.88", "pandas==2.3.3", "pyarrow==26.0.1", "pyserial==3.5", "h5py==3.16.0",
+    "setuptools==80.10.2",
 ]  # fmt: skip
 """Packages that lerobot 0.4.4 needs to read, write and train; it asks for some more, such as drivers of robots."""
 LEROBOT_V2 = ["lerobot==0.3.3", "datasets==3.6.0", "dill==0.3.8", "multiprocess==0.70.16", "fsspec==2025.3.0"]
@@ -54,6 +58,7 @@ ROBOMIMIC = [
     "fonttools", "kiwisolver",
 ]  # fmt: skip
 MINARI = ["minari[hdf5,create]==0.5.4", "gymnasium", "jax[cpu]", "pillow"]
+CODECS = ("libsvtav1", "h264")
 RATE = 10
 INFO = DatasetInfo("Reach-v1", {}, float(RATE), "made to be exchanged")
 TASKS = ("reach the cube", "reach the goal")
@@ -122,9 +127,8 @@ class Environments:
     def layer(self, name: str, packages: list[str]) -> Path:
         """Returns a folder of packages that goes before those of lerobot's interpreter."""
         folder = self.folder / name
-        if not folder.exists():
-            pip = [str(self.lerobot), "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
-            subprocess.run([*pip, str(folder), *packages], check=True)
+        pip = [str(self.lerobot), "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        install_once(folder, packages, lambda: subprocess.run([*pip, *packages], check=True))
         return folder
 
     @property
@@ -238,12 +242,14 @@ def lerobot_reads_ours(envs: Environments, work: Path) -> list[Row]:
 
 
 def ours_reads_lerobots(envs: Environments, work: Path) -> list[Row]:
-    """Reads a dataset of lerobot's, whose files end at 1 MB, and clones it."""
+    """Reads datasets of lerobot's, whose tables and videos roll over into several files, and clones one."""
     work.mkdir()
-    folder, truth = work / "theirs", work / "theirs.npz"
-    rows = asked("lerobot 0.4.4", envs.lerobot, "lerobot_data.py", "write", folder, truth, 1, "libsvtav1")
-    rows.append(checked("rlpipe", "its values and pictures", lambda: read_as_truth(folder, truth)))
-    rows.append(checked("rlpipe", "pretrain from it", lambda: cloned(folder, work)))
+    rows = []
+    for codec in CODECS:
+        folder, truth = work / codec, work / f"{codec}.npz"
+        rows += asked("lerobot 0.4.4", envs.lerobot, "lerobot_data.py", "write", folder, truth, 1, codec)
+        rows.append(checked("rlpipe", f"its values and pictures, {codec}", partial(read_as_truth, folder, truth)))
+    rows.append(checked("rlpipe", "pretrain from it", lambda: cloned(work / CODECS[0], work)))
     return rows
 
 
@@ -253,7 +259,12 @@ def read_as_truth(folder: Path, truth: Path) -> str:
     inverse = {column: name for name, column in COLUMNS.items()} | {
         "observation.sensors": "sensors", "observation.images.wrist": "wrist",
     }  # fmt: skip
-    files = {row["data/file_index"] + 1000 * row["data/chunk_index"] for row in dataset.rows}  # type: ignore[attr-defined]
+    files = {
+        camera: {tuple(row[f"{camera}/{index}"] for index in ("chunk_index", "file_index")) for row in dataset.rows}  # type: ignore[attr-defined]
+        for camera in ("data", "videos/observation.images.front", "videos/observation.images.wrist")
+    }
+    for what, places in files.items():
+        assert 1 < len(places) < len(dataset.episodes), f"{what} is in {len(places)} files"
     with np.load(truth) as held:
         columns = {name.partition("/")[2] for name in held.files}
         for number in range(len(dataset.episodes)):
@@ -271,7 +282,8 @@ def read_as_truth(folder: Path, truth: Path) -> str:
             steps += len(episode)
             pictures += sum(len(frames) for frames in episode.cameras.values())
     counts = f"{len(dataset.episodes)} episodes, {steps} steps of {len(columns)} columns, {pictures} pictures"
-    return f"{counts}, {len(files)} files of data"
+    of_data, *of_videos = map(len, files.values())
+    return f"{counts}, {of_data} files of data, {' and '.join(map(str, of_videos))} of videos"
 
 
 CLONING = {

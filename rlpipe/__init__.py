@@ -69,7 +69,7 @@ def train(
         rlpipe.errors.ConfigError: the machine cannot do what is configured, or the run to resume is still running.
         rlpipe.errors.RunError: an actor was lost and cannot be replaced.
     """
-    from rlpipe.demonstrations.checks import check_demonstrations
+    from rlpipe.demonstrations.checks import check_demonstrations, check_steps
     from rlpipe.foreign import begin_notes
     from rlpipe.run.directory import RunDirectory, find_run
     from rlpipe.run.resume import locked_run
@@ -79,9 +79,11 @@ def train(
 
     begin_notes()
     config = with_base_policy(config)
-    check_demonstrations(config)
+    demonstrations = check_demonstrations(config)
     _check_machine(config, local, ray_address)
-    check_spaces(config)
+    spec = check_spaces(config)
+    if demonstrations is not None:
+        check_steps(config, demonstrations, spec)
     with locked_run(config, None if resume is None else find_run(Path(resume))) as run:
         if run is not None:
             RunDirectory.existing(run).check()

@@ -308,7 +308,9 @@ def read_v2(folder: str, truth: str) -> Rows:
 
 
 def write(out: str, truth: str, megabytes: str, codec: str) -> Rows:
-    """Writes a dataset with two cameras and two tasks, whose files end at a size in megabytes; 0 for one of few kB."""
+    """Writes a dataset with two cameras and two tasks, or with 0 megabytes one of few kB.
+
+    Its tables end at a size in megabytes, and its videos, which noise of this size hardly fills, at a quarter of it."""
     small = float(megabytes) == 0
     count, steps, size, sensors = (3, 4, 16, 2) if small else (12, 40, 64, 1024)
     columns: dict[str, Any] = {
@@ -327,7 +329,7 @@ def write(out: str, truth: str, megabytes: str, codec: str) -> Rows:
     dataset = LeRobotDataset.create("local/theirs", FPS, columns, root=out, vcodec=codec, video_backend="pyav")
     if not small:
         dataset.meta.update_chunk_settings(
-            chunks_size=2, data_files_size_in_mb=int(megabytes), video_files_size_in_mb=int(megabytes)
+            chunks_size=2, data_files_size_in_mb=float(megabytes), video_files_size_in_mb=float(megabytes) / 4
         )
     generator = np.random.default_rng(0)
     kept: dict[str, Any] = {}

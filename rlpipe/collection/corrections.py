@@ -76,7 +76,7 @@ class CorrectedActions(ActionSource):
         by_policy = self._policy.actions(observations, episodes)
         planned = self._expert.actions(observations, [each.by_expert for each in watched])
         spec = self._corrected.spec
-        by_expert = planned.reshape(len(episodes), -1, *spec.action_shape)[:, 0].astype(by_policy.dtype)
+        by_expert = planned.reshape(len(episodes), -1, *spec.action_shape)[:, 0].astype(spec.actions().dtype)
         if spec.num_actions is None:
             by_expert = spec.clip(by_expert)
         intervened = np.array([each.coin.random() < self._corrected.beta for each in watched])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlpipe import files
 from rlpipe.demonstrations.corrections import INTERVENED
-from rlpipe.demonstrations.formats.episode import Dataset, RecordedEpisode
+from rlpipe.demonstrations.formats.episode import Array, Dataset, RecordedEpisode
 from rlpipe.demonstrations.formats.fitting import arranged, fitted, succeeded
 from rlpipe.demonstrations.formats.maniskill import ManiSkillDataset
 from rlpipe.demonstrations.formats.registry import open_dataset
@@ -237,8 +237,8 @@ def load_actions(path: str, spec: SpaceSpec, count: int | None = None, seed: int
     ``load``. The file must have passed ``check_actions``."""
 
     def read(episode: RecordedEpisode, where: str) -> Float32 | None:
-        actions, success = _steps(episode, where, spec)
-        return spec.clip(actions) if success.any() else None
+        actions = spec.clip(bounded(episode.actions, where, spec))
+        return actions if succeeded(episode).any() else None
 
     return _drawn(_successful(open_dataset(Path(path), "demos"), path, read), count, seed, path)
 
@@ -252,9 +252,8 @@ def _successful(dataset: Dataset, path: str, read: Callable[[RecordedEpisode, st
         read: reads what is needed of an episode, given where it is, for errors; None if it never succeeds.
     """
     episodes: list[T | None] = []
-    for number, entry in enumerate(dataset.episodes):
-        where = f"{path}: {entry.name}"
-        episode = dataset.read(number)
+    for episode in dataset.each():
+        where = f"{path}: {episode.name}"
         if episode.success is None and isinstance(dataset, ManiSkillDataset):  # whose layout has it
             raise ConfigError(
                 f"demos: {where} holds no success, [{len(episode)}] bool, the steps after which the task was solved. "
@@ -278,17 +277,23 @@ def _drawn(trajectories: list[T], count: int | None, seed: int, path: str) -> li
     return [trajectories[number] for number in sorted(numbers.tolist())]
 
 
-def actions_of(episode: RecordedEpisode, where: str, spec: SpaceSpec) -> Float32:
-    """Returns the actions of an episode, [L, A], also beyond the simulator's bounds.
+def check_bounds(dataset: Dataset, path: str, spec: SpaceSpec) -> None:
+    """Checks the actions of all episodes, of which nothing else is read; see ``bounded``. ``path`` is for errors."""
+    for entry, actions in zip(dataset.episodes, dataset.actions(), strict=True):
+        bounded(actions, f"{path}: {entry.name}", spec)
+
+
+def actions_of(recorded: Array, where: str, spec: SpaceSpec) -> Float32:
+    """Returns actions of an episode, [L, A], also beyond the simulator's bounds.
 
     Args:
-        episode: of any format.
+        recorded: actions of any format.
         where: the episode, for errors.
         spec: of the simulator.
     Raises:
         ConfigError: they are none of the simulator's, or not finite.
     """
-    actions: Float32 = episode.actions.astype(np.float32)
+    actions: Float32 = recorded.astype(np.float32)
     if spec.action_low is None or spec.action_high is None or actions.shape[1:] != (spec.action_dim,):
         raise ConfigError(
             f"demos: {where} has actions of shape {actions.shape}; the simulator takes "
@@ -303,9 +308,13 @@ def actions_of(episode: RecordedEpisode, where: str, spec: SpaceSpec) -> Float32
     return actions
 
 
-def _steps(episode: RecordedEpisode, where: str, spec: SpaceSpec) -> tuple[Float32, Bool]:
-    """Returns the actions of an episode, [L, A], within the bounds but for rounding, and its success [L]."""
-    actions = actions_of(episode, where, spec)
+def bounded(recorded: Array, where: str, spec: SpaceSpec) -> Float32:
+    """Returns actions of an episode, [L, A], that lie within the bounds but for rounding; see ``actions_of``.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    actions = actions_of(recorded, where, spec)
     beyond = np.abs(actions - spec.clip(actions)).max(axis=1, initial=0.0)
     outside = float(beyond.max(initial=0.0))
     if outside > ACTION_TOLERANCE:
@@ -314,7 +323,7 @@ def _steps(episode: RecordedEpisode, where: str, spec: SpaceSpec) -> tuple[Float
             f"demos: {where} has actions {outside:g} outside the simulator's bounds, first in row {row}. Was it "
             "recorded with another control mode, or without clipping its actions?"
         )
-    return actions, succeeded(episode)
+    return actions
 
 
 def _trajectory(
@@ -330,7 +339,7 @@ def _trajectory(
     Without the last observation, an episode that success does not end is a step shorter. Others repeat the observation
     before, from which nothing is learnt.
     """
-    actions, success = _steps(episode, where, spec)
+    actions, success = bounded(episode.actions, where, spec), succeeded(episode)
     if not success.any() and INTERVENED not in episode.others:
         return None
     observations = arranged(episode, spec, names)

@@ -200,7 +200,7 @@ class _Repeater:
         succeed."""
         episode, spec = self._recorded.read(number), self.simulator.spec
         assert episode.seed is not None  # whoever calls this has checked it
-        actions = spec.clip(dataset.actions_of(episode, f"{self._recorded.path}: {episode.name}", spec))
+        actions = spec.clip(dataset.actions_of(episode.actions, f"{self._recorded.path}: {episode.name}", spec))
         self._seed = episode.seed
         observations, _ = self.simulator.reset()
         seen, states, success, rewards = [observations], self._state(), [], []

@@ -163,6 +163,7 @@ class TaskFacts:
             option to set;
             ``seeds``: a sentence; ``success``: a clause; ``states`` and ``expert``: the reason as well, as the end of a
             sentence that begins with the task.
+        action_bounds: least and greatest of every number of an action, where that is known without the spaces.
         find_spaces: finds the spaces in the driver, where that is quick, so that a policy is checked before the start;
             returns None where it would take long or cannot be done here. Raises ConfigError where no policy can use
             them.
@@ -182,6 +183,7 @@ class TaskFacts:
     stops_after_success: bool = False
     axes: tuple[Axis, ...] = EVERYWHERE
     why_not: Mapping[str, str] = field(default_factory=dict)
+    action_bounds: tuple[float, float] | None = None
     find_spaces: Callable[[], SpaceSpec | None] = no_spaces
     check_machine: Callable[[], None] = nothing_needed
 

@@ -14,6 +14,7 @@ from rlpipe.learning.base import check_device
 from rlpipe.policies.base import build_policy
 from rlpipe.run.opengl import check_drawing
 from rlpipe.training.engine import Engine
+from rlpipe.trajectory import SpaceSpec
 
 
 def check_engine(config: Config, engine: Engine) -> None:
@@ -48,13 +49,15 @@ def _simulators(config: Config) -> list[tuple[str, Any, Any]]:
     return [("env.train", config.env.train, config.train_facts), ("env.eval", config.env.eval, config.eval_facts)]
 
 
-def check_spaces(config: Config) -> None:
+def check_spaces(config: Config) -> SpaceSpec | None:
     """Checks that policy and algorithm suit the spaces of the simulators that are known before anything starts.
 
+    Returns:
+        The spaces of the simulator to train in; None if they are not known.
     Raises:
         ConfigError: they do not, or an evaluation has others than the training.
     """
-    specs = []
+    specs: dict[str, SpaceSpec] = {}
     train, evaluated = config.env.train, config.env.eval
     some_tasks = len(evaluated.tasks) < len(train.tasks)  # of which the policy tells apart as many as env.train has
     for key, section, facts in _simulators(config)[: 1 if some_tasks else 2]:
@@ -66,9 +69,10 @@ def check_spaces(config: Config) -> None:
                 config.algorithm.check_task(section)
             with torch.device("meta"):  # shapes without numbers
                 build_policy(config, spec)
-            specs.append(spec)
+            specs[key] = spec
     if len(specs) == 2:
-        check_same_spaces("env.eval", specs[1], specs[0])
+        check_same_spaces("env.eval", specs["env.eval"], specs["env.train"])
+    return specs.get("env.train")
 
 
 def _check_alone(config: Config) -> None:

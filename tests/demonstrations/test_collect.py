@@ -9,6 +9,7 @@ import pytest
 import rlpipe
 from rlpipe.demonstrations import dataset
 from rlpipe.demonstrations.formats import maniskill
+from rlpipe.demonstrations.formats.registry import FORMATS, open_dataset
 from rlpipe.demonstrations.formats.writing import is_unfinished, open_unfinished
 from rlpipe.errors import RunError
 from rlpipe.training import collecting
@@ -60,6 +61,13 @@ def test_a_collection_that_is_killed_and_continued_equals_one_that_is_not(tmp_pa
     _, collection = collected(tmp_path, into="killed", only=only)
     assert files(out) == files(whole)
     assert collection.episodes == 10
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_random_actions_have_the_type_of_the_action_space(tmp_path, form):
+    out, _ = collected(tmp_path, count=1, format=form, rate=20)
+    dataset = open_dataset(out, "demos")
+    assert dataset.features.action.dtype == str(dataset.read(0).actions.dtype) == "float32"
 
 
 def test_only_successes_goes_on_with_further_seeds_until_there_are_enough(tmp_path):

@@ -40,6 +40,7 @@ def test_actions_are_the_experts_and_beside_them_is_who_acted_and_how(tmp_path, 
         steps = np.arange(len(episode), dtype=np.float32)[:, None]
         intervened = episode.others[INTERVENED]
         np.testing.assert_allclose(episode.actions, steps / 100, rtol=1e-6)
+        assert episode.actions.dtype == episode.others[EXECUTED].dtype == np.float32
         np.testing.assert_array_equal(episode.others[EXECUTED][intervened], episode.actions[intervened])
         if not beta:  # the policy acts as it would without an expert
             np.testing.assert_array_equal(episode.others[EXECUTED], before.actions)

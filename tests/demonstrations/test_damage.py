@@ -9,8 +9,13 @@ import h5py
 import numpy as np
 import pytest
 
+import rlpipe
+from rlpipe.config.loading import load_pretraining
+from rlpipe.demonstrations.checks import check_demonstrations, check_steps
 from rlpipe.demonstrations.formats.episode import RecordedEpisode
 from rlpipe.demonstrations.formats.registry import FORMATS
+from rlpipe.errors import ConfigError
+from rlpipe.training.checks import check_spaces
 from tests.helpers.commands import command
 from tests.helpers.datasets import INFO, pictures, write
 
@@ -57,12 +62,12 @@ def cut_file(path, pattern):
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def shorter_video(path):
+def shorter_video(path, pattern="*.mp4", frames=4):
     from rlpipe.demonstrations.formats.video import VideoEncoder
 
-    (file,) = path.rglob("*.mp4")
+    (file,) = path.rglob(pattern)
     video = VideoEncoder(file, (16, 32, 3), 20)
-    for _ in range(4):
+    for _ in range(frames):
         video.add(np.zeros((16, 32, 3), np.uint8))
     video.close()
 
@@ -144,11 +149,63 @@ def tried(how, path, folder):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_an_action_beyond_the_bounds_is_named_with_its_episode_and_its_row(tmp_path, form):
-    beyond = np.array([[0.5], [0.5], [2.5]], np.float32)
+def test_an_action_beyond_the_bounds_is_named_with_its_episode_and_its_row(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(rlpipe, "_engine", None)  # nothing starts
     path = tmp_path / "data"
-    name = write(path, [pendulum(0), pendulum(1, actions=beyond)], FORMATS[form], PENDULUM).episodes[1].name
+    name = write(path, [pendulum(0), pendulum(1, actions=BEYOND)], FORMATS[form], PENDULUM).episodes[1].name
     answer = tried("pretrain", path, tmp_path)
     assert (answer.code, answer.err.count("error:")) == (2, 1), answer.err
     text = " ".join(answer.err.split())
     assert f"{path}: {name} has actions 0.5 outside the simulator's bounds, first in row 2" in text, text
+
+
+BEYOND = np.array([[0.5], [0.5], [2.5]], np.float32)
+
+
+@pytest.mark.maniskill
+@pytest.mark.parametrize(
+    ("control_mode", "says"),
+    [
+        ("pd_ee_delta_pos", "traj_1 has actions 1.5 outside the simulator's bounds, first in row 2"),
+        ("pd_joint_pos", None),
+    ],
+)
+def test_an_action_beyond_what_maniskill_scales_is_found_without_its_simulator(tmp_path, control_mode, says):
+    path, episodes = tmp_path / "data", [pendulum(0), pendulum(1, actions=BEYOND)]
+    write(path, episodes, info=replace(PENDULUM, task="PickCube-v1"))
+    options = [f"demos={path}", f"env.train.control_mode={control_mode}"]
+    assert refused(load_pretraining("sparse_pick_cube", options)) == (says and f"demos: {path}: {says}")
+
+
+@pytest.mark.maniskill
+@pytest.mark.parametrize(
+    ("form", "damage", "says"),
+    [
+        ("lerobot", lambda _: None, None),
+        ("lerobot", shorter_video, "file-000.mp4 ends early: it has 1 of the 3 frames from 0.15 s on"),
+        ("lerobot", lambda path: cut_file(path, "*.mp4"), "ends early: it has 0 of the 3 frames from 0 s on"),
+        ("lerobot-v2.1", lambda _: None, None),
+        (
+            "lerobot-v2.1", lambda path: shorter_video(path, "episode_000001.mp4", 2),
+            "episode_000001.mp4 ends early: it has 2 of the 3 frames from 0 s on",
+        ),
+    ],
+)  # fmt: skip
+def test_a_video_that_ends_early_is_found_before_the_simulator_starts(tmp_path, form, damage, says):
+    path, episodes = tmp_path / "data", [pendulum(n, cameras={"front": pictures(3, 16, 32)}) for n in range(2)]
+    write(path, episodes, FORMATS[form], replace(PENDULUM, task="PickCube-v1"))
+    damage(path)
+    options = [f"demos={path}", "env.train.control_mode=pd_ee_delta_pos"]
+    assert refused(load_pretraining("sparse_pick_cube", options)) is None  # nothing looks at pictures
+    answer = refused(load_pretraining("sparse_pick_cube", [*options, "env.train.obs_mode=rgb"]))
+    assert (answer is None) == (says is None)
+    assert (says or "") in (answer or ""), answer
+
+
+def refused(config):
+    """What is wrong with demonstrations, as far as it is known without a simulator; None if nothing is."""
+    try:
+        check_steps(config, check_demonstrations(config), check_spaces(config))
+    except ConfigError as error:
+        return str(error).partition(". Was it")[0]
+    return None

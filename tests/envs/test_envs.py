@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -461,6 +462,29 @@ class TestManiSkill:
 
         with pytest.raises(ConfigError, match="pd_nothing"):
             ManiSkill.make(ManiSkillConfig("maniskill", id="PushCube-v1", control_mode="pd_nothing"), 1, seeds)
+
+    def test_every_robot_scales_the_actions_of_the_modes_whose_bounds_are_known_without_it(self, monkeypatch):
+        from mani_skill.agents.base_agent import BaseAgent
+        from mani_skill.agents.registration import REGISTERED_AGENTS
+
+        from rlpipe.envs.maniskill.loading import load_maniskill
+        from rlpipe.envs.maniskill.simulator import SCALED_MODES, UNSCALED_ROBOT
+
+        load_maniskill()
+        monkeypatch.setattr(BaseAgent, "__init__", lambda *_: None)  # which would build the robot
+        monkeypatch.setattr(BaseAgent, "robot", SimpleNamespace(active_joints=[], active_joints_map={}), raising=False)
+        scaled = []
+        for uid, agent in REGISTERED_AGENTS.items():
+            try:
+                modes = agent.agent_cls()._controller_configs
+            except AssertionError:  # the humanoid counts its joints
+                continue
+            for mode in {*modes} & {*SCALED_MODES}:
+                parts = modes[mode].values() if isinstance(modes[mode], dict) else [modes[mode]]
+                scaled += [(uid, mode, part) for part in parts if hasattr(part, "normalize_action")]
+        unscaled = {(uid, mode) for uid, mode, part in scaled if not part.normalize_action}
+        assert unscaled == {(f"{UNSCALED_ROBOT}{camera}", "pd_ee_delta_pose") for camera in ("", "_wristcam")}
+        assert {"panda", "fetch", "xarm6_robotiq"} <= {uid for uid, *_ in scaled}
 
     def test_missing_assets_are_an_error_with_the_command_that_downloads_them(self):
         from rlpipe.envs.maniskill import ManiSkill

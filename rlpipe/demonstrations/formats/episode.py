@@ -225,6 +225,18 @@ class Dataset(Protocol):
         """
         ...
 
+    def each(self) -> Iterator[RecordedEpisode]:
+        """Reads all episodes in turn; see ``read``."""
+        ...
+
+    def actions(self) -> Iterator[Array]:
+        """Reads the actions of each episode in turn, [T, A], and nothing else.
+
+        Raises:
+            ConfigError: a file is damaged.
+        """
+        ...
+
 
 class Format(Protocol):
     """Format of demonstrations: one module, of which these are the public names."""

@@ -83,8 +83,7 @@ def inspected(dataset: Dataset, progress: Callable[[int], Any]) -> Inspection:
         ConfigError: one is damaged.
     """
     inspection: Inspection | None = None
-    for number in range(len(dataset.episodes)):
-        episode = dataset.read(number)
+    for number, episode in enumerate(dataset.each(), 1):
         for frames in episode.cameras.values():
             for _ in frames:  # a video may end early
                 pass
@@ -101,7 +100,7 @@ def inspected(dataset: Dataset, progress: Callable[[int], Any]) -> Inspection:
             inspection.succeeded = (inspection.succeeded or 0) + bool(episode.success.any())
         if episode.task:
             inspection.tasks.add(episode.task)
-        progress(number + 1)
+        progress(number)
     if inspection is None:
         raise ConfigError(f"{dataset.path} holds no episodes.")
     return inspection

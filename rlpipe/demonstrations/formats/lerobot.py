@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar, NotRequired
 
@@ -25,7 +26,7 @@ from rlpipe.demonstrations.formats.episode import (
     Frames,
     RecordedEpisode,
 )
-from rlpipe.demonstrations.formats.video import frames_of
+from rlpipe.demonstrations.formats.video import frames_of, seconds_of
 from rlpipe.errors import ConfigError
 from rlpipe.files import whole_file
 from rlpipe.plugins import require
@@ -303,13 +304,46 @@ class LeRobotFolder(ABC):
         file = self._table_of(row)
         table = read_table(file, row["episode_index"], row["length"], self.key)
 
-        def video(column: str, spec: Any) -> Any:
+        def video(column: str, spec: LeafSpec) -> Frames:
             path, start = self._video_of(row, column)
             where = f"{self.key}: {self.episodes[number].name}"
             return frames_of(path, row["length"], spec.shape, start, self.raw["fps"], where)
 
         task = "; ".join(row["tasks"] or [])
         return episode_of(table, self.raw, self.columns, self.episodes[number].name, task, f"{self.key}: {file}", video)
+
+    def each(self) -> Iterator[RecordedEpisode]:
+        """Reads all episodes in turn."""
+        return map(self.read, range(len(self.rows)))
+
+    def actions(self) -> Iterator[Array]:
+        """Reads the actions of each episode in turn, [T, A]; each file once."""
+        import pyarrow.parquet as pq
+
+        for file, rows in groupby(self.rows, self._table_of):
+            with undamaged(file, self.key):
+                table = pq.read_table(file, columns=["episode_index", self.columns.action])
+            held = values_of(table, self.columns.action, self.features.action, f"{self.key}: {file}")
+            episodes = table["episode_index"].to_numpy()
+            for row in rows:
+                yield held[episodes == row["episode_index"]]
+
+    def check_videos(self) -> None:
+        """Checks that the videos have a picture for each step; only those whose heads promise too few are decoded.
+
+        Raises:
+            ConfigError: one ends early; the message names the file and the episode.
+        """
+        rate = self.raw["fps"]
+        columns = [name for name in self.columns.cameras if self.raw["features"][name]["dtype"] == "video"]
+        places = {
+            (number, column): self._video_of(row, column) for number, row in enumerate(self.rows) for column in columns
+        }
+        seconds = seconds_of(sorted({file for file, _ in places.values()}), self.key)
+        for (number, column), (file, start) in places.items():
+            if seconds.get(file, 0.0) < start + (self.rows[number]["length"] - 0.5) / rate:
+                for _ in self.read(number).cameras[self.columns.cameras[column]]:
+                    pass
 
 
 def episode_of(

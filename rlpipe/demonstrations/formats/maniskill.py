@@ -83,8 +83,27 @@ def open_dataset(path: Path, key: str = "demos") -> ManiSkillDataset:
 
 
 def _read(group: Any, entry: EpisodeEntry, dataset: ManiSkillDataset) -> RecordedEpisode:
-    task = dataset.tasks.get(entry.name)
-    return read_group(group, dataset.path, dataset.where(entry), seed=entry.seed, task=task)
+    """Reads the last attempt of a trajectory (``last_attempt``), which the entry gives the length of."""
+    where = dataset.where(entry)
+    actions = numbers(group["actions"], where)
+    first = len(actions) - entry.length
+    leaves, cameras = observations(arrays_below(group, "obs"), dataset.path, where, first=first)
+    columns: dict[str, Any] = {name: flags(group[name], where)[first:] for name in _FLAGS if name in group}
+    if "rewards" in group:
+        columns["rewards"] = rewards(group["rewards"], where)[first:]
+    states = {leaf: array[first:] for leaf, array in arrays_below(group, STATES).items()}
+    known_names = {"obs", "actions", "rewards", STATES, *_FLAGS}
+    others = {
+        leaf: array[first:]
+        for other in group
+        if other not in known_names
+        for leaf, array in arrays_below(group, other, other).items()
+        if array.dtype.kind in "biuf" and array.shape[:1] == (len(actions),)
+    }
+    return RecordedEpisode(
+        entry.name, actions[first:], leaves, cameras, seed=entry.seed, states=states or None,
+        task=dataset.tasks.get(entry.name), others=others, **columns,
+    )  # fmt: skip
 
 
 check = needs_nothing
@@ -147,37 +166,13 @@ def write_states(group: Any, states: Mapping[str, Array]) -> None:
         compress_whole(group, f"{STATES}/{name}", values)
 
 
-def read_group(
-    group: Any, file: Path, where: str, *, seed: int | None = None, task: str | None = None
-) -> RecordedEpisode:
-    """Reads the last attempt of a trajectory (``last_attempt``) from its group; ``where`` names it in errors."""
-    first = first_step(group)
-    actions = numbers(group["actions"], "actions", where)
-    leaves, cameras = observations(arrays_below(group, "obs"), file, where, first=first)
-    columns: dict[str, Any] = {name: flags(group[name], name, where)[first:] for name in _FLAGS if name in group}
-    if "rewards" in group:
-        columns["rewards"] = rewards(group["rewards"], where)[first:]
-    states = {leaf: array[first:] for leaf, array in arrays_below(group, STATES).items()}
-    known_names = {"obs", "actions", "rewards", STATES, *_FLAGS}
-    others = {
-        leaf: array[first:]
-        for other in group
-        if other not in known_names
-        for leaf, array in arrays_below(group, other, other).items()
-        if array.dtype.kind in "biuf" and array.shape[:1] == (len(actions),)
-    }
-    return RecordedEpisode(
-        group.name.rpartition("/")[2], actions[first:], leaves, cameras, seed=seed, states=states or None, task=task,
-        others=others, **columns,
-    )  # fmt: skip
-
-
 def first_step(group: Any) -> int:
     """Returns the first step of the last attempt in a trajectory; see ``last_attempt``."""
-    if "terminated" not in group or "success" not in group:
+    terminated = group.get("terminated")
+    if terminated is None or not (ends := terminated[:].astype(bool))[:-1].any() or "success" not in group:
         return 0
     failure = group["fail"][:].astype(bool) if "fail" in group else None
-    return last_attempt(group["success"][:].astype(bool), group["terminated"][:].astype(bool), failure)
+    return last_attempt(group["success"][:].astype(bool), ends, failure)
 
 
 def last_attempt(success: Bool, terminated: Bool, failure: Bool | None = None) -> int:

@@ -112,11 +112,11 @@ def _read(group: Any, entry: EpisodeEntry, dataset: FileDataset) -> RecordedEpis
     }  # fmt: skip
     task = group.attrs.get("task")
     return RecordedEpisode(
-        entry.name, numbers(group["actions"], "actions", where), leaves, cameras,
+        entry.name, numbers(group["actions"], where), leaves, cameras,
         rewards(group["rewards"], where) if "rewards" in group else None,
-        None if success is None else flags(success, "success", where)[-length:],
-        flags(group["terminations"], "terminations", where) if "terminations" in group else None,
-        flags(group["truncations"], "truncations", where) if "truncations" in group else None,
+        None if success is None else flags(success, where)[-length:],
+        flags(group["terminations"], where) if "terminations" in group else None,
+        flags(group["truncations"], where) if "truncations" in group else None,
         entry.seed, states or None, None if task is None else str(task), others,
     )  # fmt: skip
 

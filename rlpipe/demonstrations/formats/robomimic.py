@@ -90,16 +90,16 @@ def _read(group: Any, entry: EpisodeEntry, dataset: FileDataset) -> RecordedEpis
             if len(array) != steps:
                 raise wrong_length(where, steps, len(array), f"{place}/{leaf}", steps)
     leaves, cameras = observations(before, dataset.path, where, last=after if complete else None)
-    results: dict[str, Any] = {name: flags(group[name], name, where) for name in _EXTRA if name in group}
+    results: dict[str, Any] = {name: flags(group[name], where) for name in _EXTRA if name in group}
     if "rewards" in group:
         results["rewards"] = rewards(group["rewards"], where)
     if "dones" in group and "terminated" not in results:
-        results["terminated"] = flags(group["dones"], "dones", where)
+        results["terminated"] = flags(group["dones"], where)
     others = {"states": group["states"][:]} if "states" in group and len(group["states"]) == steps else {}
     states = {name: array[:] for name, array in arrays_below(group, _STATES).items()} or None
     task = group.attrs.get("task")
     return RecordedEpisode(
-        entry.name, numbers(group["actions"], "actions", where), leaves, cameras, seed=entry.seed, states=states,
+        entry.name, numbers(group["actions"], where), leaves, cameras, seed=entry.seed, states=states,
         task=None if task is None else str(task), others=others, **results,
     )  # fmt: skip
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -14,6 +15,9 @@ import numpy as np
 from rlpipe.demonstrations.formats.episode import Array, Frames
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
+
+VIDEOS_AT_ONCE = 100
+"""Videos that one process opens, each of which needs a file descriptor."""
 
 
 def ffmpeg(key: str) -> str:
@@ -62,6 +66,25 @@ class VideoEncoder:
         """Ends the process of a video that will not be completed."""
         self._process.kill()
         self._process.wait()
+
+
+def seconds_of(videos: Sequence[Path], key: str) -> Mapping[Path, float]:
+    """Returns how long videos are, in seconds, as their heads say it to 10 ms; ``key`` needs them, for the error.
+
+    It takes milliseconds a video. Those whose heads cannot be read are missing, and perhaps those that follow, too.
+    """
+    seconds: dict[Path, float] = {}
+    for first in range(0, len(videos), VIDEOS_AT_ONCE):
+        some = videos[first : first + VIDEOS_AT_ONCE]
+        inputs = [word for path in some for word in ("-i", str(path))]
+        command = [ffmpeg(key), "-hide_banner", "-nostdin", *inputs]
+        answer = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL)
+        parts = re.split("^Input #", answer.stderr.decode(errors="replace"), flags=re.MULTILINE)[1:]
+        for path, part in zip(some, parts, strict=False):
+            if length := re.search(r"^  Duration: (\d+):(\d+):(\d+\.\d+)", part, re.MULTILINE):
+                hours, minutes, rest = map(float, length.groups())
+                seconds[path] = 3600 * hours + 60 * minutes + rest
+    return seconds
 
 
 def frames_of(path: Path, count: int, shape: tuple[int, ...], start: float, rate: float, where: str) -> Frames:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from rlpipe.demonstrations.formats.episode import DatasetInfo, EpisodeEntry, Features, Format, RecordedEpisode
+from rlpipe.demonstrations.formats.episode import Array, DatasetInfo, EpisodeEntry, Features, Format, RecordedEpisode
 from rlpipe.demonstrations.formats.journal import Journal
 from rlpipe.errors import ConfigError
 from rlpipe.files import fsync_folder, replacing
@@ -187,3 +187,11 @@ class UnfinishedDataset:
     def read(self, number: int) -> RecordedEpisode:
         """Reads an episode by its place in the list."""
         return self._journal.read(number)
+
+    def each(self) -> Iterator[RecordedEpisode]:
+        """Reads all episodes in turn."""
+        return map(self.read, range(len(self.episodes)))
+
+    def actions(self) -> Iterator[Array]:
+        """Reads the actions of each episode in turn, [T, A]."""
+        return (episode.actions for episode in self.each())

@@ -61,7 +61,8 @@ class SceneGroup:
         self._physics = ScenePhysics([None] * len(envs), self._task.scene.px.timestep)
         self._task.scene.px = self._physics
         self._ahead: set[int] = set()  # scenes whose numbers their stock environment does not have
-        self._states: dict[str, NDArray[Any]] | None = None  # of all scenes, since the last change
+        self._states: dict[str, NDArray[Any]] | None = None  # of all scenes, since the last step
+        self._changed: set[int] = set()  # scenes that were reset since these were read
 
     def reset(
         self, scene: int, seed: int, start: ChosenStart | None = None, variations: Variations = NO_VARIATIONS
@@ -81,12 +82,12 @@ class SceneGroup:
     def adopt(self, scene: int) -> None:
         """Takes over the state of the scene's stock environment."""
         adopt(self._rows, self._task, self._envs[scene].task, scene)
-        self._states = None
+        self._changed.add(scene)
 
     def state(self, scene: int) -> State:
         """Returns the present state of a scene; those of all scenes are read together."""
-        if self._states is None:
-            self._states = states_of(self._task)
+        if self._states is None or scene in self._changed:
+            self._states, self._changed = states_of(self._task), set()
         return row_of(self._states, scene)
 
     def step(self, actions: NDArray[Any], active: list[int]) -> SceneStep:

@@ -27,6 +27,11 @@ from rlpipe.errors import ConfigError
 from rlpipe.plugins import require
 from rlpipe.trajectory import Bool, Observations
 
+SCALED_MODES = ("pd_ee_delta_pos", "pd_ee_delta_pose", "pd_joint_delta_pos")
+"""Control modes whose numbers each of ManiSkill's robots scales to -1 to 1, but for ``UNSCALED_ROBOT``."""
+UNSCALED_ROBOT = "xarm6_robotiq"
+"""First part of the names of robots whose fingers take the positions of their joints in ``pd_ee_delta_pose``."""
+
 
 def no_vulkan(key: str, obs_mode: str) -> str:
     """Error of a configuration with cameras on a machine that cannot render; ``key`` is that of the mode."""
@@ -146,8 +151,15 @@ class ManiSkill(OneByOne):
             states=True,
             expert=not no_expert,
             blends=True,
+            action_bounds=(-1.0, 1.0) if _is_scaled(config) else None,
             check_machine=lambda: _check_machine(config, key),
         )
+
+
+def _is_scaled(config: ManiSkillConfig) -> bool:
+    """True if it is known, without the robot, that it scales each number of an action to -1 to 1."""
+    is_known = config.id in known_tasks() and UNSCALED_ROBOT not in str(config.kwargs.get("robot_uids"))
+    return is_known and config.control_mode in SCALED_MODES
 
 
 def _check_machine(config: ManiSkillConfig, key: str) -> None:
