@@ -220,7 +220,7 @@ class CurriculumProgress:
 
     @property
     def populations(self) -> tuple[str, str]:
-        """What to call episodes as the curriculum chose them, and as the task begins them."""
+        """Names of the episodes that the curriculum chose, and of those that the task began."""
         return ("present ranges", "widest ranges") if self.axes else ("chosen starts", "own starts")
 
     def as_json(self) -> dict[str, Any]:

@@ -203,7 +203,7 @@ def test_a_video_that_ends_early_is_found_before_the_simulator_starts(tmp_path, 
 
 
 def refused(config):
-    """What is wrong with demonstrations, as far as it is known without a simulator; None if nothing is."""
+    """Message that refuses demonstrations without a simulator; None if it has nothing to refuse."""
     try:
         check_steps(config, check_demonstrations(config), check_spaces(config))
     except ConfigError as error:
