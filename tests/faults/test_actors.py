@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
+import psutil
 import pytest
 
 import rlpipe
-from tests.helpers.faulty import TWO_WORKERS, assert_whole, events, killed, processes, rows
-from tests.helpers.runs import beside, scripted
+from rlpipe.distributed import launcher
+from rlpipe.distributed.actors import Actor
+from tests.helpers.faulty import TWO_WORKERS, assert_whole, events, killed, rows
+from tests.helpers.runs import scripted
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 SLOW = ("env.train.step_seconds=0.02", "runner.total_timesteps=512", *TWO_WORKERS)
@@ -44,20 +47,21 @@ class TestActorsThatAreKilled:
 
 
 @pytest.mark.soak
-def test_actors_that_are_killed_before_they_are_ready_are_replaced(tmp_path):
+def test_actors_that_die_before_they_are_ready_are_replaced(tmp_path, monkeypatch):
+    """A worker and the inference server end as soon as they have a process, before they can answer anything."""
     names = ["inference-0", "rollout-0"]
     pending = list(names)
 
-    def kill() -> bool:
-        for name in list(pending):
-            if processes_of_name := processes(name):
-                processes_of_name[0].kill()
-                pending.remove(name)
-        return not pending
+    def started(role, name, *arguments, **options):
+        actor = Actor(role, name, *arguments, **options)
+        if name in pending:
+            pending.remove(name)
+            psutil.Process(actor.location().pid).kill()
+        return actor
 
+    monkeypatch.setattr(launcher, "Actor", started)
     served = ("rollout.inference=server", "cluster.cpus_per_inference_server=0.5")
-    with beside(kill):
-        run = rlpipe.train(scripted(tmp_path, *TWO_WORKERS, *served)).directory
+    run = rlpipe.train(scripted(tmp_path, *TWO_WORKERS, *served)).directory
     assert_whole(run, 4)
     losses = [event["data"]["part"] for kind in ("recovered", "restarted") for event in events(run, kind)]
     assert losses == names
