@@ -80,6 +80,10 @@ class PolicyConfig:
         """Numbers that the policy remembers of the episode so far (H); 0 for a policy without a memory."""
         return 0
 
+    def continuing(self, weights: Weights) -> Weights:
+        """Returns the weights of a warm start as a new run begins with them, where options change some."""
+        return weights
+
     @property
     def base(self) -> str | None:
         """Run directory or checkpoint file of another policy, which this one holds; None if it holds none."""

@@ -49,7 +49,7 @@ def first_weights(config: Config) -> Weights | None:
             "out, and it is read from there."
         )
     weights = subtree("policy/", state.arrays)
-    return as_base(weights) if key == _BASE else weights
+    return as_base(weights) if key == _BASE else config.policy.continuing(weights)
 
 
 def _origin(config: Config) -> tuple[str, Checkpoint | None]:

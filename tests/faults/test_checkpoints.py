@@ -798,3 +798,12 @@ def test_a_new_run_begins_with_the_newest_policy_of_a_run_directory(run, tmp_pat
     kept = checkpoint.load(run / "checkpoints" / "iteration-000002.npz").arrays
     for name in (name for name in kept if name.startswith("policy/")):
         np.testing.assert_array_equal(warm[name], kept[name])
+
+
+def test_a_new_run_begins_with_another_deviation_only_where_its_configuration_says_so(run, tmp_path):
+    fixed = (f"policy.warm_start={run}", "learner.lr=0", "policy.initial_log_std=-1.5")
+    warm = checkpoint.newest(rlpipe.train(scripted(tmp_path, *fixed), local=True).directory).arrays
+    continued = checkpoint.newest(run).arrays
+    np.testing.assert_array_equal(warm["policy/log_std"], np.full_like(continued["policy/log_std"], -1.5))
+    for name in (name for name in continued if name.startswith("policy/actor.")):
+        np.testing.assert_array_equal(warm[name], continued[name])

@@ -7,11 +7,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from rlpipe.config.fields import option
-from rlpipe.policies.base import NoiseKinds
+from rlpipe.policies.base import NoiseKinds, Weights
 from rlpipe.policies.shared.perceptron import (
     PerceptronConfig,
     PerceptronPolicy,
@@ -20,13 +21,22 @@ from rlpipe.policies.shared.perceptron import (
 )
 from rlpipe.trajectory import SpaceSpec, Tree
 
+_FIRST_LOG_STD = -0.5
+_LOG_STD = "log_std"
+"""Name of the deviation among the weights."""
+
 
 @dataclass(frozen=True)
 class UnboundedConfig(PerceptronConfig):
     """Options of the perceptrons and of the Gaussian."""
 
-    initial_log_std: float = option(-0.5, unit="ln(action units)")
-    """Natural logarithm of a Gaussian's first standard deviation."""
+    initial_log_std: float | None = option(None, unit="ln(action units)")
+    """Natural logarithm of a Gaussian's first standard deviation. None: that of the warm start, or else -0.5."""
+
+    def continuing(self, weights: Weights) -> Weights:
+        if self.initial_log_std is None or _LOG_STD not in weights:
+            return weights
+        return {**weights, _LOG_STD: np.full_like(weights[_LOG_STD], self.initial_log_std)}
 
 
 class UnboundedPolicy(PerceptronPolicy):
@@ -38,7 +48,8 @@ class UnboundedPolicy(PerceptronPolicy):
         counts = [choices] if isinstance(choices, int) else list(choices or ())
         super().__init__(config, spec, sum(counts) or spec.action_dim, inputs=inputs)
         self._choices = counts  # of each part of a discrete action
-        self.log_std = None if counts else nn.Parameter(torch.full((spec.action_dim,), config.initial_log_std))
+        first = _FIRST_LOG_STD if config.initial_log_std is None else config.initial_log_std
+        self.log_std = None if counts else nn.Parameter(torch.full((spec.action_dim,), first))
 
     @property
     def noise_kinds(self) -> NoiseKinds:
