@@ -12,7 +12,7 @@ from rlpipe.cli import app
 from rlpipe.config.loading import load_config
 from rlpipe.errors import ConfigError
 from rlpipe.report.replays.drawing import HEIGHT, WIDTH, camera_path
-from rlpipe.report.replays.section import NoReplaysError
+from rlpipe.report.replays.section import NoReplaysError, words_of
 from rlpipe.report.replays.video import make_video as make_here
 from rlpipe.report.replays.video import side_by_side, steps_shown
 from rlpipe.run import opengl
@@ -38,6 +38,18 @@ def seeds(rows):
 )
 def test_each_row_is_a_success_beside_a_failure_or_two_of_the_only_kind(replays, rows):
     assert seeds(side_by_side(replays, 2)) == rows
+
+
+@pytest.mark.parametrize(
+    ("levels", "words"),
+    [
+        ({}, ["seed 7"]),
+        ({"action_latency": 4.0}, ["seed 7", "action_latency 4"]),
+        (dict.fromkeys("abcd", 1.0), ["seed 7", "4 axes vary"]),
+    ],
+)
+def test_an_episode_is_told_from_others_by_its_seed_and_its_variations(levels, words):
+    assert words_of(replace(GOOD.episode, seed=7, variations=levels)) == words
 
 
 @pytest.fixture(scope="module")

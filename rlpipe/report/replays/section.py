@@ -26,6 +26,8 @@ MESH_TRIANGLES = (4000, 2000, 800, 300)
 SPEEDS = (5, 10, 20, 40, 80)
 SPEED = 20
 """Steps a second: what most manipulation tasks take in real time."""
+_MOST_LEVELS = 3
+"""Levels of variations that the name of an episode has room for."""
 WHY_NONE = "This simulator tells nothing about its bodies, so the replay shows numbers alone."
 
 
@@ -198,6 +200,15 @@ class _Builder:
         return " ".join(words)
 
 
+def words_of(episode: Episode) -> list[str]:
+    """Returns what tells an episode from others of its set: its task, its seed, and how it varied."""
+    seed = f"seed {episode.seed}" if episode.seed is not None else "no seed"
+    levels = [f"{axis} {level:.3g}" for axis, level in episode.variations.items()]
+    if len(levels) > _MOST_LEVELS:
+        levels = [f"{len(levels)} axes vary"]
+    return [*filter(None, (episode.task, seed)), *levels]
+
+
 def _kind(episode: Episode) -> str:
     """Returns the style of an outcome: good, bad, or empty for a task without success."""
     return {True: "good", False: "bad", None: ""}[episode.success_once]
@@ -206,12 +217,10 @@ def _kind(episode: Episode) -> str:
 def _record(replay: Replay, number: int) -> dict[str, Any]:
     """Describes a replay for the page. ``number`` is its place in the set, from 0."""
     episode = replay.episode
-    seed = f"seed {episode.seed}" if episode.seed is not None else "no seed"
-    task = f"{episode.task}, " if episode.task else ""
     groups = [_group("actions", replay.actions, 1)]
     groups += [_group(name, values, 0) for name, values in replay.observations.items() if values.size]
     return {
-        "label": f"{number + 1}. {task}{seed}",
+        "label": f"{number + 1}. {', '.join(words_of(episode))}",
         "kind": _kind(episode),
         "outcome": _outcome(episode),
         "facts": _facts(episode),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlpipe.report.replays.drawing import HEIGHT, WIDTH, Drawing, Picture, camera_path
-from rlpipe.report.replays.section import NoReplaysError, find_set, no_replays
+from rlpipe.report.replays.section import NoReplaysError, find_set, no_replays, words_of
 from rlpipe.run.opengl import check_drawing
 from rlpipe.run.replays import FOLDER, PARTIAL, VIDEOS, ReplayFolder
 from rlpipe.trajectory import Replay
@@ -159,8 +159,7 @@ def _caption(replay: Replay, step: int) -> Picture:
     bar = Image.new("RGB", (WIDTH, _BAR), ground)
     pen: Any = ImageDraw.Draw(bar)
     font = _font()
-    seed = f"seed {episode.seed}" if episode.seed is not None else "no seed"
-    words = "  ·  ".join(filter(None, (episode.task, seed, f"step {min(step, episode.length)} of {episode.length}")))
+    words = "  ·  ".join((*words_of(episode), f"step {min(step, episode.length)} of {episode.length}"))
     pen.text((12, _BAR / 2), words, _INK, font=font, anchor="lm")
     pen.text((WIDTH - 12, _BAR / 2), outcome, _INK, font=font, anchor="rm")
     return np.asarray(bar)
