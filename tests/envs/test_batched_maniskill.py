@@ -96,6 +96,8 @@ def tell_both(
         one, other = (simulator.step(actions) for simulator in both)
         for field in dataclasses.fields(Step):
             assert_same(getattr(one, field.name), getattr(other, field.name))
+        for slot in np.flatnonzero(one.valid).tolist():
+            assert_same(both[0]._group.state(slot), both[1].state(slot))
         told.append(one)
         ours = one.observations
     for simulator in both:

@@ -23,6 +23,8 @@ from rlpipe.demonstrations.recording import opened, readable
 from rlpipe.errors import ConfigError
 from rlpipe.trajectory import Bool, Float32
 
+_SMALL_BYTES = 1024
+"""Size up to which an array is not worth compressing."""
 FRAMES_IN_A_BLOCK = 16
 """Consecutive observations that are compressed together: most of a picture is that of the step before."""
 
@@ -181,25 +183,32 @@ def compress(group: Any, name: str, values: Any) -> None:
 
 
 def _create(group: Any, name: str, values: Any, block: tuple[int, ...], *, level: int, shuffle: bool) -> None:
-    """Writes an array as ``create_dataset`` of h5py does, which takes half as long again for those of an episode."""
+    """Writes an array as ``create_dataset`` of h5py does, which takes twice as long for those of an episode."""
     from h5py import h5d, h5s, h5t
 
     values = np.ascontiguousarray(values)
     kind, space = h5t.py_create(values.dtype, logical=True), h5s.create_simple(values.shape)
-    link, layout = _properties(block, level, shuffle)
+    link, layout = _properties(None if values.nbytes <= _SMALL_BYTES else block, level, shuffle)
     h5d.create(group.id, name.encode(), kind, space, layout, link).write(h5s.ALL, h5s.ALL, values)
 
 
 @lru_cache
-def _properties(block: tuple[int, ...], level: int, shuffle: bool) -> tuple[Any, Any]:
-    """Returns the properties of a link, whose groups are made where they are missing, and of an array."""
-    from h5py import h5p, h5t
+def _properties(block: tuple[int, ...] | None, level: int, shuffle: bool) -> tuple[Any, Any]:
+    """Returns the properties of a link, whose groups are made where they are missing, and of an array.
+
+    Args:
+        block: rows and columns that are compressed together; None to write the numbers into the array's own header.
+    """
+    from h5py import h5d, h5p, h5t
 
     link, layout = h5p.create(h5p.LINK_CREATE), h5p.create(h5p.DATASET_CREATE)
     link.set_create_intermediate_group(True)
     link.set_char_encoding(h5t.CSET_UTF8)
-    layout.set_chunk(block)
     layout.set_obj_track_times(False)
+    if block is None:
+        layout.set_layout(h5d.COMPACT)
+        return link, layout
+    layout.set_chunk(block)
     if shuffle:
         layout.set_shuffle()
     layout.set_deflate(level)

@@ -156,7 +156,7 @@ def write_group(group: Any, episode: RecordedEpisode) -> None:
         compress(group, f"obs/{name}", frames.stacked())
     compress(group, "actions", episode.actions)
     for name, values in {**episode.columns, **episode.others}.items():
-        group[name] = values
+        compress_whole(group, name, values)
     write_states(group, episode.states or {})
 
 

@@ -40,6 +40,7 @@ class ScenePhysics:
         active: scenes that are stepped and written to; the others keep their state.
         gathered: values [K, ...] read since the state of a scene last changed, by the object's id and their name.
         drives: bound methods of joints by scene; they last as long as the scene's objects.
+        targets: drive targets [K, M] of articulations, by their id; kept up to date once they have been read.
     """
 
     def __init__(self, systems: Sequence[Any], timestep: float) -> None:
@@ -49,6 +50,7 @@ class ScenePhysics:
         self.active = list(range(len(self.systems)))
         self.gathered: dict[tuple[int, str], NDArray[Any]] = {}
         self.drives: list[dict[tuple[Any, ...], list[Callable[[float], None]]]] = [{} for _ in systems]
+        self.targets: dict[int, NDArray[np.float32]] = {}
         self._contacts: list[list[Contact]] | None = None
 
     def outdate(self) -> None:
@@ -56,10 +58,12 @@ class ScenePhysics:
         self.gathered.clear()
         self._contacts = None
 
-    def exchange(self, scene: int, system: Any) -> None:
-        """Takes the system of a scene that was built anew."""
-        self.systems[scene] = system
-        self.drives[scene] = {}
+    def replace(self, scene: int, system: Any) -> None:
+        """Takes over the state of a scene, whose system is another one if it was built anew."""
+        if system is not self.systems[scene]:
+            self.systems[scene] = system
+            self.drives[scene] = {}
+        self.targets.clear()
         self.outdate()
 
     def step(self) -> None:
@@ -203,6 +207,7 @@ def joint_drive(name: str) -> property:
         return torch.from_numpy(np.concatenate([getattr(joint, name) for joint in self._objs]))
 
     def set_(self: Any, values: Any) -> None:
+        self.scene.px.targets.clear()
         for scene, row in written(self, common.to_tensor(values).reshape(-1, 1)):
             setattr(self._objs[scene], name, row)
 
@@ -258,7 +263,10 @@ class GroupArticulation(Articulation):  # type: ignore[misc]
     @property
     def drive_targets(self) -> torch.Tensor:
         """Target positions [K, M] of the active joints."""
-        return torch.stack([joint.drive_target for joint in self.active_joints], dim=-1)
+        targets = self.scene.px.targets
+        if id(self) not in targets:
+            targets[id(self)] = torch.stack([joint.drive_target for joint in self.active_joints], dim=-1).numpy()
+        return torch.from_numpy(targets[id(self)].copy())
 
     @property
     def drive_velocities(self) -> torch.Tensor:
@@ -268,6 +276,9 @@ class GroupArticulation(Articulation):  # type: ignore[misc]
     def set_joint_drive_targets(self, targets: Any, joints: Any = None, joint_indices: Any = None) -> None:  # noqa: ARG002
         """Sets target positions [K, M] of joints."""
         self._drive("set_drive_target", targets, joints)
+        if (held := self.scene.px.targets.get(id(self))) is not None:
+            columns = [int(joint.active_index[0]) for joint in joints]
+            held[np.ix_(self.scene.px.active, columns)] = common.to_numpy(targets)[self.scene.px.active]
 
     def set_joint_drive_velocity_targets(self, targets: Any, joints: Any = None, joint_indices: Any = None) -> None:  # noqa: ARG002
         """Sets target velocities [K, M] of joints."""

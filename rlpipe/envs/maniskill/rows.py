@@ -135,9 +135,7 @@ def adopt(rows: Rows, group: Any, stock: Any, scene: int) -> None:
     px = group.scene.px
     exchanged = px.systems[scene] is not stock.scene.px
     _adopt(rows, group, stock, scene, exchanged, group.num_envs)
-    if exchanged:
-        px.exchange(scene, stock.scene.px)
-    px.outdate()
+    px.replace(scene, stock.scene.px)
 
 
 def _adopt(rows: Rows, group: Any, stock: Any, scene: int, exchanged: bool, count: int) -> None:
