@@ -132,8 +132,8 @@ def _axes(axes: list[AxisResult]) -> Table:
     """Table with a row for each axis."""
     table = table_of_results()
     table.add_column("", style="cyan", no_wrap=True)
-    for column in ("mean over its range", "survives", "share by itself", "share in all"):
-        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("mean", "survives", "share alone", "share in all"):
+        table.add_column(column, justify="right", no_wrap=column != "survives")
     for axis in axes:
         table.add_row(
             escape(axis.name), formats.result(axis.mean), survival(axis), share(axis.first_order), share(axis.total)
@@ -163,8 +163,9 @@ def _facts(report: StressReport, require: float | None) -> dict[str, list[str]]:
     facts["reading"] = [
         "95 % together: all these intervals hold with 0.95 (Tango 1998, Bonferroni); p likewise (Holm 1979)",
         "flips: - episodes that succeed clean and fail here, + the reverse",
+        "mean: success over the range of an axis",
         f"survives: levels up to which success stays at {report.bound:.3g} or more, by interpolation",
-        "shares: of the variance with all axes together: what an axis explains by itself, or along with all else",
+        "shares: of the variance with all axes together: what an axis explains alone, or along with all else",
         *report.notes,
     ]
     return facts
