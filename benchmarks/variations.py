@@ -1,12 +1,12 @@
-"""Success of a policy under variations before it has met any, after training with them, and with ranges that widen.
+"""Success under variations of a policy that was trained clean, and after it went on with them, or with widening ranges.
 
     python benchmarks/variations.py                                 # all that is missing, then the tables
-    python benchmarks/variations.py push_cube --seeds 0 --methods before,varied
+    python benchmarks/variations.py push_cube --seeds 0 --methods clean,varied
     python benchmarks/variations.py --report                        # the tables and the picture alone
 
-Both methods continue the same policy for as many steps, and `rlpipe stress` evaluates all policies in the same arms and
-episodes. Each result is a file in benchmarks/results/variations, so that the same command goes on after an
-interruption; runs lie in runs/variations. Commands with other seeds or methods may run side by side.
+Both methods continue the clean policy of their seed for as many steps, and `rlpipe stress` evaluates all policies in
+the same arms and episodes. Each result is a file in benchmarks/results/variations, so that the same command goes on
+after an interruption; runs lie in runs/variations. Commands with other seeds may run side by side.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "variations"
 PICTURE = ROOT / "docs" / "images" / "variations.png"
 RUNS = ROOT / "runs" / "variations"
 Result = dict[str, Any]
-METHODS = ("before", "varied", "widening")
-COLOURS = {"before": "#8a8a8a", "varied": "#0072b2", "widening": "#d55e00"}
+METHODS = ("clean", "varied", "widening")
+COLOURS = {"clean": "#8a8a8a", "varied": "#0072b2", "widening": "#d55e00"}
 EPISODES = 100
 """Held-out episodes of each arm."""
 LEVELS = 3
@@ -46,16 +46,16 @@ class Row:
     """Task with the ranges of its variations.
 
     Attributes:
-        config: configuration that the methods train with
-        before: checkpoint that they continue
+        config: configuration that all methods train with
         ranges: widest ranges, of the training and of the stress test
         overrides: changes of the configuration
+        then: further changes of it for what goes on from the clean policy
     """
 
     config: str
-    before: str
     ranges: dict[str, dict[str, list[float]]]
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[str, ...]
+    then: tuple[str, ...]
 
     @property
     def axes(self) -> str:
@@ -67,30 +67,44 @@ class Row:
 ROWS = {
     "push_cube": Row(
         "ppo_push_cube",
-        "docs/benchmarks/ppo_push_cube/iteration-000150.npz",
         {
-            "action_latency": {"choice": [0, 1, 2, 3, 4]},
-            "action_hold": {"choice": [1, 2, 3, 4]},
+            "action_latency": {"choice": [0, 0, 0, 0, 1, 2, 3, 4]},
+            "action_hold": {"choice": [1, 1, 1, 2, 3, 4]},
             "start": {"uniform": [1, 2]},
         },
-        (
-            "stages=[]",
-            "runner.total_timesteps=240_000",
-            "runner.pipeline=sync",
-            "runner.val_check_interval=0",
-        ),
+        ("runner.pipeline=sync", "runner.val_check_interval=0"),
+        ("stages=[]", "policy.initial_log_std=-1.4", "learner.lr=1.0e-4", "learner.critic_lr=3.0e-4"),
+    ),
+    "pick_cube": Row(
+        "sparse_pick_cube_few",
+        {
+            "action_latency": {"choice": [0, 1, 2]},
+            "action_hold": {"choice": [1, 2, 3]},
+            "start": {"uniform": [1, 2]},
+        },
+        ("runner.total_timesteps=150_000",),
+        ("runner.total_timesteps=100_000",),
     ),
 }
 
 
 def train(row: Row, method: str, seed: int, name: str) -> Path:
-    """Continues the policy of a row by a method, or a run that was interrupted; returns the run directory."""
+    """Trains a policy by a method, as far as that is not done; returns the run directory."""
+    experiment = f"{name}-{method}-{seed}"
+    for file in (RUNS / experiment).glob("*/run.json"):
+        if json.loads(file.read_text())["status"] == "completed":
+            return file.parent
     overrides = [
-        *row.overrides, f"policy.warm_start={row.before}", f"env.train.variations={json.dumps(row.ranges)}",
-        f"runner.seed={seed}", f"runner.logger.log_path={RUNS}", f"runner.logger.experiment_name={name}",
-        "runner.logger.logger_backends=[jsonl]", "runner.report=false", "runner.auto_resume=true",
-        *["curriculum.name=widening"] * (method == "widening"),
+        *row.overrides, f"runner.seed={seed}", f"runner.logger.log_path={RUNS}",
+        f"runner.logger.experiment_name={experiment}", "runner.logger.logger_backends=[jsonl]",
+        "runner.report=false", "runner.auto_resume=true",
     ]  # fmt: skip
+    if method != "clean":
+        clean = train(row, "clean", seed, name)
+        overrides += [
+            *row.then, f"policy.warm_start={clean}", f"env.train.variations={json.dumps(row.ranges)}",
+            f"curriculum={{name: {'widening' if method == 'widening' else 'none'}}}",
+        ]  # fmt: skip
     result = rlpipe.train(rlpipe.load_config(row.config, overrides), local=True)
     if not result.is_trained:
         raise KeyboardInterrupt
@@ -103,7 +117,7 @@ def measure(name: str, method: str, seed: int) -> None:
     if file.exists():
         return
     row, began = ROWS[name], time.process_time()
-    policy = row.before if method == "before" else train(row, method, seed, f"{name}-{method}-{seed}")
+    policy = train(row, method, seed, name)
     seconds = time.process_time() - began
     report = rlpipe.stress(policy, axes=row.axes, levels=LEVELS, episodes=EPISODES, local=True)
     first = report.protocol["evaluation_first_seed"]
@@ -152,13 +166,13 @@ def cell(ours: Sequence[Result], theirs: Sequence[Result] | None, arms: Sequence
 
 def tables(name: str, methods: dict[str, list[Result]]) -> str:
     """Returns the tables of docs/variations.md for a row: all varied arms together, and those of each axis."""
-    plain, arms = methods["before"], varied_arms(methods["before"][0])
+    plain, arms = methods["clean"], varied_arms(methods["clean"][0])
     lines = [
         f"| {name} | seeds | without variations | difference | all varied arms | difference | processor time |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for method, results in methods.items():
-        base = None if method == "before" else plain
+        base = None if method == "clean" else plain
         cells = (*cell(results, base, ["clean"]), *cell(results, base, arms))
         seconds = np.mean([result["seconds"] for result in results])
         lines.append(f"| {method} | {len(results)} | {' | '.join(cells)} | {seconds:,.0f} s |")
@@ -175,13 +189,13 @@ def draw(rows: dict[str, dict[str, list[Result]]], file: Path) -> None:
     """Draws success against each axis, by method, with a faint line for each seed."""
     from matplotlib.figure import Figure
 
-    width = max(len(methods["before"][0]["axes"]) for methods in rows.values())
+    width = max(len(methods["clean"][0]["axes"]) for methods in rows.values())
     figure = Figure(figsize=(2.6 * width, 2.5 * len(rows)), dpi=110, layout="constrained")
     grid = figure.subplots(len(rows), width, sharey=True, squeeze=False)
     for panels, (name, methods) in zip(grid, rows.items(), strict=True):
         for panel in panels:
             panel.set_axis_off()
-        for panel, axis in zip(panels, sorted(entry["name"] for entry in methods["before"][0]["axes"]), strict=False):
+        for panel, axis in zip(panels, sorted(entry["name"] for entry in methods["clean"][0]["axes"]), strict=False):
             panel.set_axis_on()
             for method, results in methods.items():
                 found = [next(entry for entry in result["axes"] if entry["name"] == axis) for result in results]
@@ -206,7 +220,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"{', '.join(ROWS)}; all by default")
     parser.add_argument("--seeds", default="0,1,2", help="of the repetitions, such as 0,1,2")
-    parser.add_argument("--methods", default=",".join(METHODS), help="such as before,varied")
+    parser.add_argument("--methods", default=",".join(METHODS), help="such as clean,varied")
     parser.add_argument("--report", action="store_true", help="measure nothing; print the tables and draw the picture")
     options = parser.parse_args()
     names = options.rows or [*ROWS]
@@ -217,8 +231,8 @@ def main() -> None:
         for name in names:
             for seed in map(int, options.seeds.split(",")):
                 for method in options.methods.split(","):
-                    measure(name, method, 0 if method == "before" else seed)
-    rows = {name: methods for name in names if "before" in (methods := load(name))}
+                    measure(name, method, seed)
+    rows = {name: methods for name in names if "clean" in (methods := load(name))}
     print("\n\n".join(tables(name, methods) for name, methods in rows.items()))
     if rows:
         draw(rows, PICTURE)
