@@ -103,7 +103,7 @@ def train(row: Row, method: str, seed: int, name: str) -> Path:
         clean = train(row, "clean", seed, name)
         overrides += [
             *row.then, f"policy.warm_start={clean}", f"env.train.variations={json.dumps(row.ranges)}",
-            f"curriculum={{name: {'widening' if method == 'widening' else 'none'}}}",
+            "curriculum={}", f"curriculum.name={'widening' if method == 'widening' else 'none'}",
         ]  # fmt: skip
     result = rlpipe.train(rlpipe.load_config(row.config, overrides), local=True)
     if not result.is_trained:
