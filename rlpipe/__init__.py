@@ -247,7 +247,6 @@ def stress(
     from dataclasses import replace
 
     from rlpipe.analysis.stress import STRESS, recorded
-    from rlpipe.config.stress import stress_axes
     from rlpipe.errors import ConfigError, command_line
     from rlpipe.training import stress as testing
     from rlpipe.training.until_decided import Side, shared_workers
@@ -265,17 +264,11 @@ def stress(
     else:
         run, config, make_source, _ = _settings_of_policy(path, policy, best, changes)
         side = Side(policy, config, make_source=make_source)
-    testing.check_success(config)
-    facts, section = config.eval_facts, config.env.eval
-    spec = side.state.spaces if side.state is not None and side.state.spaces else facts.find_spaces()
-    stressed = stress_axes(axes, levels, facts.axes, spec, facts.time_limit, f"{section.task_name} ({section.name})")
-    config = testing.varied(config, stressed)
-    config.eval_facts  # noqa: B018 - checks the variations
+    side, stressed = testing.on_axes(side, axes, levels)
+    config = side.config
     _check_machine(config, local, ray_address)
     engine = _engine(shared_workers(config).without_learner(), local, ray_address)
-    report, replays, scenes = testing.stress(
-        replace(side, config=config), stressed, engine, progress or (lambda *_: None), bound=bound
-    )
+    report, replays, scenes = testing.stress(side, stressed, engine, progress or (lambda *_: None), bound=bound)
     options = [option for name, value in (("policy", policy), ("axes", axes), ("bound", bound)) if value is not None
                for option in (f"--{name}", value)]  # fmt: skip
     options += ["--levels", levels, "--episodes", episodes, *overrides, *["--local"] * local]
@@ -337,19 +330,9 @@ def collect(
 
     from rlpipe.collection.baselines import acting_config
     from rlpipe.demonstrations.formats.registry import format_called, open_dataset
-    from rlpipe.errors import ConfigError
-    from rlpipe.policies.base import Snapshot
-    from rlpipe.run.checkpoint import subtree
     from rlpipe.training import collecting
 
-    if only not in (None, "successes"):
-        raise ConfigError(f"--only is {only!r}; the only value is successes: leave it out to keep all episodes.")
-    if policy == "replay":
-        raise ConfigError("--policy is replay, which repeats demonstrations: rlpipe demos CONFIG --replay FILE does.")
-    if expert is None and (beta, aggregate) != (None, None):
-        raise ConfigError(f"--{'aggregate' if beta is None else 'beta'} is for corrections: name an --expert.")
-    if beta is not None and not 0 <= beta <= 1:
-        raise ConfigError(f"--beta is {beta:g}; it must be a probability, from 0 to 1.")
+    collecting.check_options(policy, expert, beta, aggregate, only)
     form, path = format_called(format, "--format"), _named(source)
     earlier = None if aggregate is None else open_dataset(Path(aggregate), "--aggregate")
     first_seed = first_seed if first_seed is not None else 0 if earlier is None else collecting.seed_after(earlier)
@@ -357,8 +340,7 @@ def collect(
     make_acting: Callable[[SpaceSpec], Behaviour]
     if policy is None:
         state, config = _checkpoint(path, best, changes)
-        snapshot = Snapshot(int(state.arrays["version"]), subtree("policy/", state.arrays))
-        label, acting, make_acting = collecting.checkpoint_label(state), config, lambda _: snapshot
+        label, acting, make_acting = collecting.checkpoint_label(state), config, lambda _: state.policy
     else:
         _, config, make_acting, digests = _settings_of_policy(path, policy, best, changes)
         label, acting = collecting.policy_label(policy, digests), acting_config(config)
@@ -385,8 +367,6 @@ def _expert(name: str, config: Plan, changes: Sequence[str]) -> tuple[str, Calla
     """
     from rlpipe.collection.actions import CheckpointPolicy
     from rlpipe.collection.evaluator import check_same_spaces
-    from rlpipe.policies.base import Snapshot
-    from rlpipe.run.checkpoint import subtree
     from rlpipe.serving.external.naming import digests_of, external_source, is_external
     from rlpipe.training import collecting
     from rlpipe.training.until_decided import Side, check_alike
@@ -399,8 +379,7 @@ def _expert(name: str, config: Plan, changes: Sequence[str]) -> tuple[str, Calla
     def make(spec: SpaceSpec) -> CheckpointPolicy:
         spaces = state.spaces or spec
         check_same_spaces(f"the simulator of --expert {name}", spec, spaces)
-        snapshot = Snapshot(int(state.arrays["version"]), subtree("policy/", state.arrays))
-        return CheckpointPolicy(str(state.path), trained_with, spaces, snapshot)
+        return CheckpointPolicy(str(state.path), trained_with, spaces, state.policy)
 
     return collecting.checkpoint_label(state), make
 

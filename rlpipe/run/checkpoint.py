@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from rlpipe.metrics.reductions import from_json
 from rlpipe.run.directory import RunDirectory, find_run
 from rlpipe.run.shapes import Iteration
 from rlpipe.trajectory import SpaceSpec
+
+if TYPE_CHECKING:
+    from rlpipe.policies.base import Snapshot
 
 log = logging.getLogger("rlpipe")
 
@@ -71,6 +74,13 @@ class Checkpoint:
     def spaces(self) -> SpaceSpec | None:
         """Observations and actions that the policy is made for; None where the checkpoint is too old to tell."""
         return SpaceSpec.from_json(self.meta["spaces"]) if "spaces" in self.meta else None
+
+    @property
+    def policy(self) -> Snapshot:
+        """Version and weights of the policy."""
+        from rlpipe.policies.base import Snapshot  # loads torch, which no report of a run needs
+
+        return Snapshot(int(self.arrays["version"]), subtree("policy/", self.arrays))
 
 
 def save(folder: Path, arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> Path:

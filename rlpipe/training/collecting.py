@@ -74,6 +74,20 @@ class Collection:
     losses: Sequence[str] = ()
 
 
+def check_options(
+    policy: str | None, expert: str | Path | None, beta: float | None, aggregate: str | Path | None, only: str | None
+) -> None:
+    """Raises ConfigError if options of a collection mean nothing, or not together."""
+    if only not in (None, "successes"):
+        raise ConfigError(f"--only is {only!r}; the only value is successes: leave it out to keep all episodes.")
+    if policy == "replay":
+        raise ConfigError("--policy is replay, which repeats demonstrations: rlpipe demos CONFIG --replay FILE does.")
+    if expert is None and (beta, aggregate) != (None, None):
+        raise ConfigError(f"--{'aggregate' if beta is None else 'beta'} is for corrections: name an --expert.")
+    if beta is not None and not 0 <= beta <= 1:
+        raise ConfigError(f"--beta is {beta:g}; it must be a probability, from 0 to 1.")
+
+
 def dataset_info(
     config: Plan, policy: str, *, only_successes: bool, rate: float | None = None, earlier: Dataset | None = None
 ) -> DatasetInfo:

@@ -21,7 +21,7 @@ from rlpipe.foreign import begin_notes, take_notes
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.window import merged
 from rlpipe.policies.base import Snapshot
-from rlpipe.run.checkpoint import Checkpoint, subtree
+from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.training.engine import Engine, Ref
 from rlpipe.training.interruption import Interruption
 from rlpipe.trajectory import SpaceSpec
@@ -112,8 +112,7 @@ def evaluate(
     Raises:
         RunError: the time for it was over before all episodes had ended.
     """
-    snapshot = Snapshot(int(state.arrays["version"]), subtree("policy/", state.arrays))
-    return EvaluationReport.of(_evaluated(config, lambda _: snapshot, engine, progress, only), config, state)
+    return EvaluationReport.of(_evaluated(config, lambda _: state.policy, engine, progress, only), config, state)
 
 
 def evaluate_source(

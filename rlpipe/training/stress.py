@@ -19,7 +19,7 @@ from rlpipe.collection.evaluator import Request
 from rlpipe.collection.seeds import EpisodeKey
 from rlpipe.config.plan import Plan
 from rlpipe.config.protocol import protocol
-from rlpipe.config.stress import StressAxis
+from rlpipe.config.stress import StressAxis, stress_axes
 from rlpipe.envs.shared.tasks import label_of
 from rlpipe.errors import ConfigError
 from rlpipe.foreign import begin_notes
@@ -35,24 +35,35 @@ MOST_TRIES = 3
 """Episodes that are run again for replays, of which some may not repeat where they depend on others."""
 
 
-def varied(config: Plan, axes: Sequence[StressAxis]) -> Plan:
-    """Returns a configuration whose evaluation varies on all axes together.
+def on_axes(side: Side, text: str | None, levels: int) -> tuple[Side, list[StressAxis]]:
+    """Returns a policy with a configuration that varies on all axes that are named, and these axes.
 
+    Args:
+        side: the policy, with the configuration of its evaluation
+        text: as of ``--axes``; None for all axes of the task
+        levels: number of levels of each axis alone
     Raises:
-        ConfigError: the simulator cannot vary so.
+        ConfigError: the task tells no success, or cannot vary so.
     """
+    config, facts = side.config, side.config.eval_facts
+    if not facts.success:
+        raise _no_success(config)
+    section = config.env.eval
+    spec = (side.state and side.state.spaces) or facts.find_spaces()
+    axes = stress_axes(text, levels, facts.axes, spec, facts.time_limit, f"{section.task_name} ({section.name})")
+    config = _varied(config, axes)
+    config.eval_facts  # noqa: B018 - checks the variations
+    return replace(side, config=config), axes
+
+
+def _varied(config: Plan, axes: Sequence[StressAxis]) -> Plan:
+    """Returns a configuration whose evaluation varies on all axes together."""
     levels = {}
     for stressed in axes:
         drawn = stressed.drawn
         levels[stressed.axis.name] = {drawn.kind: list(drawn.values)}
     env = replace(config.env, eval=replace(config.env.eval, variations=levels))
     return replace(config, env=env)
-
-
-def check_success(config: Plan) -> None:
-    """Raises ConfigError if the task of an evaluation is known to tell no success."""
-    if not config.eval_facts.success:
-        raise _no_success(config)
 
 
 def _no_success(config: Plan) -> ConfigError:
@@ -69,7 +80,7 @@ def stress(
     """Evaluates a policy in every arm.
 
     Args:
-        side: the policy, with a configuration that varies on all axes (``varied``)
+        side: the policy, with a configuration that varies on all axes, as of ``on_axes``
         axes: to vary
         engine: made for ``shared_workers`` of the configuration; closed before this function returns
         progress: is told of the episodes of all arms

@@ -24,8 +24,7 @@ from rlpipe.foreign import begin_notes
 from rlpipe.functional.paired import anytime_interval
 from rlpipe.metrics import MetricWindow
 from rlpipe.metrics.window import merged
-from rlpipe.policies.base import Snapshot
-from rlpipe.run.checkpoint import Checkpoint, subtree
+from rlpipe.run.checkpoint import Checkpoint
 from rlpipe.training.engine import Engine
 from rlpipe.training.evaluation import BlockWatch, Progress, run_block, tell_notes
 from rlpipe.trajectory import SpaceSpec
@@ -112,8 +111,7 @@ class Side:
         assert self.state is not None
         spec = self.state.spaces or ready.spec
         check_same_spaces(f"the simulator of {self.label}", ready.spec, spec)
-        snapshot = Snapshot(int(self.state.arrays["version"]), subtree("policy/", self.state.arrays))
-        return CheckpointPolicy(str(self.state.path), self.config, spec, snapshot)
+        return CheckpointPolicy(str(self.state.path), self.config, spec, self.state.policy)
 
     def report(self, windows: Sequence[MetricWindow], against: str) -> EvaluationReport:
         """Builds the report of all episodes that were run."""
