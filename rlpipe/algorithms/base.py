@@ -299,6 +299,8 @@ class Algorithm(ABC):
     """True if the learner computes the loss in bfloat16 where ``learner.precision`` says so."""
     in_micro_batches: ClassVar[bool] = False
     """True if the learner sums the gradients of pieces of a minibatch where ``learner.micro_batch`` says so."""
+    continued: ClassVar[tuple[str, ...]] = ()
+    """Beginnings of names in its state that a new run takes along with the policy that it continues."""
     outside_steps: ClassVar[frozenset[str]] = frozenset()
     """Attributes that change between updates and that no gradient step reads, so that recorded steps stay valid."""
     Config: ClassVar[type[Any]] = AlgorithmConfig

@@ -143,6 +143,7 @@ class SAC(OffPolicyAlgorithm):
     Config = SACConfig
     config: SACConfig
     needs_bounds = True
+    continued = ("critics/", "targets/", "log_temperature")
     cloning_coef: float = 0.0
     """Weight of the squared error to demonstrated actions in the policy's loss."""
 
@@ -177,6 +178,12 @@ class SAC(OffPolicyAlgorithm):
     def policy_replaced(self) -> None:
         """Makes the targets equal to the critics, whose encoder may be that of the policy."""
         self._targets.load_state_dict(self._critics.state_dict())
+
+    def continue_with(self, state: Mapping[str, Tensor]) -> None:
+        """Takes critics, targets and temperature of an earlier run, unless its critics have other shapes."""
+        own = self.state()
+        if all(name in own and tensor.shape == own[name].shape for name, tensor in state.items()):
+            self._load_values(state)
 
     @property
     def skipped(self) -> int:
@@ -286,12 +293,17 @@ class SAC(OffPolicyAlgorithm):
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        def below(prefix: str) -> dict[str, Tensor]:
-            return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-
-        self._critics.load_state_dict(below("critics/"))
-        self._targets.load_state_dict(below("targets/"))
-        self._log_temperature.copy_(state["log_temperature"])
+        self._load_values(state)
         self._steps.copy_(state["steps"])
         for name, optimizer in self._optimizers.items():
-            optimizer.load_state(below(f"optimizer/{name}/"))
+            optimizer.load_state(_below(f"optimizer/{name}/", state))
+
+    def _load_values(self, state: Mapping[str, Tensor]) -> None:
+        """Restores what is ``continued``."""
+        self._critics.load_state_dict(_below("critics/", state))
+        self._targets.load_state_dict(_below("targets/", state))
+        self._log_temperature.copy_(state["log_temperature"])
+
+
+def _below(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

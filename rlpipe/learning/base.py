@@ -171,7 +171,7 @@ class LearnerBase(ABC):
         return False
 
     def begin_with(self, weights: Weights) -> Snapshot:
-        """Takes the weights of another policy, and returns them as a snapshot.
+        """Takes the weights of another policy, and what else is continued, and returns the policy as a snapshot.
 
         Raises:
             ConfigError: they belong to a policy of another shape.

@@ -100,8 +100,11 @@ class OffPolicyLearner(LearnerBase):
         return HindsightBuffer(*where, options.hindsight, options.hindsight_candidates, self._goal_tasks[0])
 
     def begin_with(self, weights: Weights) -> Snapshot:
-        snapshot = super().begin_with(weights)
+        state = self._tensors("algorithm/", weights)
+        snapshot = super().begin_with({name: weights[name] for name in weights if not name.startswith("algorithm/")})
         self._algorithm.policy_replaced()
+        if state:
+            self._algorithm.continue_with(state)
         return snapshot
 
     def _update(

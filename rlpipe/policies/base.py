@@ -52,7 +52,8 @@ class PolicyConfig:
     """``mlp``, ``gru``, ``squashed_gaussian``, ``residual``, ``tokens``, ``vla``, or ``package.module:Class``. Without
     a ``policy`` section: ``mlp``."""
     warm_start: str | None = option(None, checks=(check_path,))
-    """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with."""
+    """Run directory (its newest whole checkpoint) or checkpoint file whose policy a new run begins with. SAC and
+    RLPD take critics and temperature along from either, if the critics have the same shapes."""
     chunk_size: int = option(1, least=1, below=2**10, unit="environment steps")
     """Actions of a decision (k), which are taken one after the other, up to the end of the episode
     ([policies.md](policies.md#chunks))."""

@@ -37,6 +37,8 @@ def with_base_policy(config: Plan) -> Plan:
 def first_weights(config: Config) -> Weights | None:
     """Returns the weights that a new run begins with, as far as they do not follow from its seed; None for none.
 
+    Those of a policy have its names; what the algorithm continues begins with ``algorithm/``, as in a checkpoint.
+
     Raises:
         ConfigError: there are none where the configuration says, or those of another base than it says.
     """
@@ -49,7 +51,11 @@ def first_weights(config: Config) -> Weights | None:
             "out, and it is read from there."
         )
     weights = subtree("policy/", state.arrays)
-    return as_base(weights) if key == _BASE else config.policy.continuing(weights)
+    if key == _BASE:
+        return as_base(weights)
+    continued = tuple(f"algorithm/{name}" for name in config.algorithm_class.continued)
+    of_algorithm = {name: array for name, array in state.arrays.items() if name.startswith(continued)}
+    return {**config.policy.continuing(weights), **of_algorithm}
 
 
 def _origin(config: Config) -> tuple[str, Checkpoint | None]:

@@ -33,6 +33,7 @@ from rlpipe.metrics.health import Monitor
 from rlpipe.policies.base import Policy, finite_bounds
 from rlpipe.policies.shared.features import Features
 from rlpipe.policies.squashed_gaussian import SquashedGaussianConfig, SquashedGaussianPolicy
+from rlpipe.run.checkpoint import newest
 from rlpipe.run.directory import read_jsonl
 from rlpipe.trajectory import SpaceSpec
 from rlpipe.trajectory.batch import TrajectoryBatch
@@ -590,3 +591,20 @@ def test_values_beyond_the_largest_return_raise_an_alert():
     assert not any(healthy)
     told = [(alert.rule, alert.level) for alert in runaway[-1]]
     assert ("runaway", "critical") in told
+
+
+def test_a_warm_start_continues_critics_and_temperature_of_the_same_shapes(tmp_path):
+    """Nothing is learnt in the later runs."""
+    before = rlpipe.train(sac(tmp_path), local=True).directory
+
+    def continued(*overrides: str) -> dict[str, np.ndarray]:
+        options = (f"policy.warm_start={before}", "algorithm.learning_starts=10_000", *overrides)
+        return newest(rlpipe.train(sac(tmp_path, *options), local=True).directory).arrays
+
+    first, then, other = newest(before).arrays, continued(), continued("algorithm.critic_hidden_sizes=[8]")
+    of_algorithm = [name for name in first if name.startswith(("algorithm/critics/", "algorithm/targets/"))]
+    assert len(of_algorithm) == 8
+    for name in (*of_algorithm, "algorithm/log_temperature", *(name for name in first if name.startswith("policy/"))):
+        assert np.array_equal(then[name], first[name]), name
+    assert other["algorithm/critics/biases.0"].shape == (2, 1, 8)
+    assert other["algorithm/log_temperature"] != first["algorithm/log_temperature"]

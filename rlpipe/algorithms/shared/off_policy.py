@@ -161,6 +161,9 @@ class OffPolicyAlgorithm(Algorithm):
     def policy_replaced(self) -> None:
         """Called after the policy was given other weights than those it had in ``begin``; by default does nothing."""
 
+    def continue_with(self, state: Mapping[str, Tensor]) -> None:
+        """Takes what is ``continued`` of the state of an earlier run, whose policy is that of this one."""
+
     def draw(self, count: int) -> Any:  # noqa: ARG002 - for subclasses that draw
         """Draws, on the host, what is random in the next gradient step on so many transitions, and chooses its kind.
 
