@@ -181,8 +181,8 @@ class SAC(OffPolicyAlgorithm):
 
     def continue_with(self, state: Mapping[str, Tensor]) -> None:
         """Takes critics, targets and temperature of an earlier run, unless its critics have other shapes."""
-        own = self.state()
-        if all(name in own and tensor.shape == own[name].shape for name, tensor in state.items()):
+        shapes = {name: tensor.shape for name, tensor in self.state().items()}
+        if all(tensor.shape == shapes.get(name) for name, tensor in state.items()):
             self._load_values(state)
 
     @property
