@@ -202,7 +202,7 @@ def draw(rows: dict[str, dict[str, list[Result]]], file: Path) -> None:
                 panel.plot(found[0]["levels"], mean, color=COLOURS[method], marker=".", label=method)
             if found[0]["is_log"]:
                 panel.set_xscale("log", base=2)
-                panel.set_xticks(found[0]["levels"], [f"{level:.3g}" for level in found[0]["levels"]])
+            panel.set_xticks(found[0]["levels"], [f"{level:.3g}" for level in found[0]["levels"]])
             panel.set_xlabel(axis if found[0]["unit"] in ("", "x") else f"{axis}, {found[0]['unit']}")
             panel.set_ylim(0, 1.03)
             panel.spines[["top", "right"]].set_visible(False)
