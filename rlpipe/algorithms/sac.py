@@ -180,9 +180,9 @@ class SAC(OffPolicyAlgorithm):
         self._targets.load_state_dict(self._critics.state_dict())
 
     def continue_with(self, state: Mapping[str, Tensor]) -> None:
-        """Takes critics, targets and temperature of an earlier run, unless its critics have other shapes."""
-        shapes = {name: tensor.shape for name, tensor in self.state().items()}
-        if all(tensor.shape == shapes.get(name) for name, tensor in state.items()):
+        """Takes critics, targets and temperature of an earlier run, unless that has others, or of other shapes."""
+        shapes = {name: tensor.shape for name, tensor in self.state().items() if name.startswith(self.continued)}
+        if {name: tensor.shape for name, tensor in state.items()} == shapes:
             self._load_values(state)
 
     @property

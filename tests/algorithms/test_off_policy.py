@@ -608,3 +608,15 @@ def test_a_warm_start_continues_critics_and_temperature_of_the_same_shapes(tmp_p
         assert np.array_equal(then[name], first[name]), name
     assert other["algorithm/critics/biases.0"].shape == (2, 1, 8)
     assert other["algorithm/log_temperature"] != first["algorithm/log_temperature"]
+
+
+@pytest.mark.parametrize("lacks", ["log_temperature", "critics/biases.0"])
+def test_a_state_that_lacks_a_part_is_not_continued(tmp_path, lacks):
+    config, policy = sac(tmp_path), exploring()
+    algorithm = config.algorithm_class(config.algorithm)
+    algorithm.begin(policy, policy.spec, CPU, None)
+    before = {name: tensor.clone() for name, tensor in algorithm.state().items()}
+    earlier = {name: tensor + 1 for name, tensor in before.items() if name.startswith(algorithm.continued)}
+    del earlier[lacks]
+    algorithm.continue_with(earlier)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in algorithm.state().items())
