@@ -77,12 +77,12 @@ ROWS = {
     "pick_cube": Row(
         "sparse_pick_cube_few",
         {
-            "action_latency": {"choice": [0, 0, 1, 2]},
-            "action_hold": {"choice": [1, 1, 2, 3]},
+            "action_latency": {"choice": [0, 0, 0, 0, 1, 2]},
+            "action_hold": {"choice": [1, 1, 1, 1, 2, 3]},
             "start": {"uniform": [1, 2]},
         },
         (),
-        ("runner.total_timesteps=150_000",),
+        ("runner.total_timesteps=200_000", "learner.lr_schedule=linear"),
     ),
 }
 
