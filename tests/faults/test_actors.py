@@ -11,6 +11,7 @@ import rlpipe
 from rlpipe.distributed import launcher
 from rlpipe.distributed.actors import Actor
 from tests.helpers.faulty import TWO_WORKERS, assert_whole, events, killed, rows
+from tests.helpers.hosts import PATIENCE
 from tests.helpers.runs import scripted
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -56,7 +57,7 @@ def test_actors_that_die_before_they_are_ready_are_replaced(tmp_path, monkeypatc
         actor = Actor(role, name, *arguments, **options)
         if name in pending:
             pending.remove(name)
-            psutil.Process(actor.location().pid).kill()
+            psutil.Process(actor.location(timeout=PATIENCE).pid).kill()
         return actor
 
     monkeypatch.setattr(launcher, "Actor", started)
