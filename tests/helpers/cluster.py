@@ -38,6 +38,7 @@ PATIENT = {  # a busy machine is no reason for a node to give up
     "RAY_raylet_start_wait_time_s": "600",
     "RAY_agent_register_timeout_ms": "600000",
     "RAY_worker_niceness": "0",  # Ray's 15 would let workers starve beside the other test process
+    "RAY_AUTH_TOKEN": TOKEN,  # without one, a head ends at once, and whoever starts it waits for it in vain
 }
 LEAN = {"RAY_prestart_worker_first_driver": "false", "RAY_enable_worker_prestart": "false"}
 """Without an idle worker process on every node."""
@@ -63,7 +64,6 @@ def start_shared_ray() -> None:
     if ray.is_initialized():
         return
     end_shared_ray()
-    os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)
     for name, value in PATIENT.items():
         os.environ.setdefault(name, value)
     _templates.append(template := ProcessTemplate(WORKER_ENVIRONMENT))
@@ -166,7 +166,7 @@ class SimulatedCluster:
 def simulated(nodes: int, cpus: float, *, lean: bool = False, **variables: str) -> Iterator[SimulatedCluster]:
     """A cluster with the health settings that the docs recommend, and its environment; or one of ``lean_nodes``."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"RAY_AUTH_TOKEN": TOKEN, **RECOMMENDED, **PATIENT, **LEAN, **variables}.items():
+        for name, value in {**RECOMMENDED, **PATIENT, **LEAN, **variables}.items():
             patch.setenv(name, value)
         with lean_nodes() if lean else contextlib.nullcontext():
             cluster = SimulatedCluster(nodes, cpus)
