@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,9 @@ from hypothesis import strategies as st
 
 import rlpipe
 from rlpipe.run.directory import RunDirectory
+from rlpipe.training.interruption import Interruption
 from tests.helpers.faulty import assert_whole, rows
-from tests.helpers.runs import TIMINGS, scripted
+from tests.helpers.runs import TIMINGS, beside, scripted
 from tests.helpers.simulated_ray.trials import on_a_simulated_cluster
 from tests.helpers.simulated_ray.world import World
 
@@ -36,12 +36,12 @@ def config_of(folder: Path, *overrides: str, **tree: Any):
     )
 
 
-def written(run: Path) -> tuple[list[dict[str, float]], bytes, bytes]:
-    """Rows without times, and the ledgers."""
+def written(run: Path) -> tuple[list[dict[str, float]], dict[str, bytes]]:
+    """Rows without times, and the ledgers by the names of their files."""
     metrics = [
         {name: value for name, value in row["metrics"].items() if not name.startswith(TIMINGS)} for row in rows(run)
     ]
-    return metrics, (run / "episodes.jsonl").read_bytes(), (run / "eval_episodes.jsonl").read_bytes()
+    return metrics, {file.name: file.read_bytes() for file in run.glob("*episodes.jsonl")}
 
 
 def moves(run: Path) -> list[int]:
@@ -135,11 +135,22 @@ def test_a_lost_process_costs_the_episodes_of_its_workers_which_go_on_in_another
 
 @pytest.mark.soak
 def test_on_a_real_ray_processes_come_and_go_and_the_rows_are_the_same(tmp_path):
-    slow = ("learner.num_threads=1", "cluster.cpus_per_worker=0.1", "env.train.step_seconds=0.003")
-    elastic = config_of(tmp_path / "elastic", *slow, "rollout.num_workers={min: 2, max: 8}")
-    fixed = config_of(tmp_path / "fixed", *slow, "rollout.num_workers=8")
-    rlpipe.train(elastic)
-    rlpipe.train(fixed, local=True)
-    runs = {json.loads(file.read_text())["cluster"]["mode"]: file.parent for file in tmp_path.rglob("run.json")}
-    assert moves(runs["ray"])
-    assert written(runs["ray"]) == written(runs["local"])
+    usual = ("learner.num_threads=1", "cluster.cpus_per_worker=0.1")
+    interruption = Interruption()
+
+    def end_once_it_has_moved() -> bool:
+        moved = any(moves(file.parent) for file in tmp_path.glob("elastic/*/*/events.jsonl"))
+        if moved:
+            interruption.request("workers have moved")
+        return moved
+
+    endless = ("runner.total_timesteps=1_000_000_000", "rollout.num_workers={min: 2, max: 8}")
+    with beside(end_once_it_has_moved):
+        elastic = rlpipe.train(config_of(tmp_path / "elastic", *usual, *endless), interruption=interruption)
+    steps = f"runner.total_timesteps={13 * WORKERS * len(rows(elastic.directory))}"
+    fixed = rlpipe.train(config_of(tmp_path / "fixed", *usual, steps, "rollout.num_workers=8"), local=True)
+    assert moves(elastic.directory)
+    (*found, _), ledgers = written(elastic.directory)
+    (*expected, _), expected_ledgers = written(fixed.directory)  # whose last row also holds the last evaluation
+    assert found == expected
+    assert ledgers["episodes.jsonl"] == expected_ledgers["episodes.jsonl"]
