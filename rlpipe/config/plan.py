@@ -17,7 +17,9 @@ from rlpipe.config.tree import flat, is_replaced, reason_of
 from rlpipe.errors import ConfigError
 
 _STAGED = ("env.train.", "algorithm.", "learner.")
-"""Sections that a stage may change."""
+"""Beginnings of the keys that a stage may change."""
+_REBUILT = ("env", "algorithm", "learner")
+"""Sections that hold them."""
 _FIXED = (".name", ".id", ".total_num_envs")
 """Ends of keys that no stage may change, whatever plug-in they belong to: the task, and the work of each worker."""
 
@@ -61,14 +63,16 @@ class Plan(Config):
 
 def _staged(config: Config, stage: StageConfig, key: str) -> Config:
     """Returns the configuration of the run with the overrides of a stage. ``key`` is that of the stage, for errors."""
-    tree = OmegaConf.create(dataclasses.asdict(config))
+    tree = OmegaConf.create({name: dataclasses.asdict(getattr(config, name)) for name in _REBUILT})
     for name, value in flat(stage.overrides):
         _check_override(config, name, key)
         try:
             OmegaConf.update(tree, name, value, force_add=True, merge=not is_replaced(name))
         except Exception as error:  # OmegaConf promises no base of what a key can be wrong in
             raise ConfigError(f"{key}.overrides holds {name}, which is no key: {reason_of(error)}") from error
-    staged = build(tree, Config)
+    built = build(tree, Config)
+    sections = {field.name: getattr(config, field.name) for field in dataclasses.fields(Config)}
+    staged = Config(**sections | {name: getattr(built, name) for name in _REBUILT})
     check(staged)
     _check_fixed("env.train", staged.env.train, config.env.train, key)
     if config.curriculum_class.chooses_levels and staged.env.train.variations != config.env.train.variations:

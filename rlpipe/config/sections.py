@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
@@ -194,10 +195,10 @@ def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any
     """
     tree = _fitted_section(schema, tree, key)
     try:
-        section = _section(schema) if shared else OmegaConf.structured(schema)  # type: ignore[arg-type] # can be hashed
-        # Only what is given is copied: the dataclass itself has the other values. A whole copy names unknown keys.
-        copy = OmegaConf.masked_copy(section, list(tree)) if tree.keys() <= section.keys() else section.copy()
-        values: Any = OmegaConf.to_object(OmegaConf.unsafe_merge(copy, tree))
+        if shared:
+            values = copy.deepcopy(_shared_values(schema, _Given(tree)))  # type: ignore[arg-type] # can be hashed
+        else:
+            values = _typed_values(OmegaConf.structured(schema), tree)
         for field in dataclasses.fields(schema):
             if field.name not in values and field.default is field.default_factory:  # both are MISSING
                 raise ConfigError(f"{key}.{field.name} has no default; give it a value.")
@@ -237,6 +238,33 @@ def _option_names(kind: str, name: str) -> list[str]:
         return [field.name for field in dataclasses.fields(resolve(kind, name, "").Config)]
     except (ConfigError, ImportError):
         return []
+
+
+class _Given(dict[str, Any]):
+    """Keys and values that differ from others as soon as they are written differently: 1 is not 1.0, nor True."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(repr(self))
+
+    def __eq__(self, other: object) -> bool:
+        return repr(self) == repr(other)
+
+
+@lru_cache(maxsize=1024)
+def _shared_values(schema: type[Any], given: _Given) -> dict[str, Any]:
+    """Returns what ``_typed_values`` does, for everyone who builds the same section: nobody may change it.
+
+    Stages, resumes and comparisons build the same sections again and again, and OmegaConf takes milliseconds for each.
+    """
+    return _typed_values(_section(schema), dict(given))  # type: ignore[arg-type] # a type can be hashed
+
+
+def _typed_values(section: DictConfig, given: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is given with the types that a section declares."""
+    # Only what is given is copied: the dataclass itself has the other values. A whole copy names unknown keys.
+    own = OmegaConf.masked_copy(section, list(given)) if given.keys() <= section.keys() else section.copy()
+    values: Any = OmegaConf.to_object(OmegaConf.unsafe_merge(own, given))
+    return values  # type: ignore[no-any-return]
 
 
 @cache

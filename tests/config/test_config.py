@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ import rlpipe
 from rlpipe.config.fields import Affects, affected_by, check_fields, option, options
 from rlpipe.config.loading import load_config
 from rlpipe.config.schema import Config
-from rlpipe.config.sections import options_of
+from rlpipe.config.sections import options_of, typed
 from rlpipe.config.tree import from_yaml, to_yaml
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import require, resolve, shipped
@@ -88,6 +89,17 @@ def test_a_text_survives_being_written_and_read(config_of_defaults, text):
     cluster = replace(config_of_defaults.cluster, worker_nodes={"label": text})
     config = replace(config_of_defaults, cluster=cluster)
     assert from_yaml(to_yaml(config))["cluster"]["worker_nodes"] == {"label": text}
+
+
+@dataclass
+class Free:
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def test_what_was_built_before_changes_no_section():
+    typed(Free, {"values": {"one": 1}}, "free").values["two"] = 2
+    assert typed(Free, {"values": {"one": 1}}, "free").values == {"one": 1}
+    assert typed(Free, {"values": {"one": True}}, "free").values["one"] is True  # which equals 1
 
 
 def test_evaluation_repeats_the_training_simulator_where_it_says_nothing(tmp_path):
