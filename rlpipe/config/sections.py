@@ -196,7 +196,7 @@ def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any
     tree = _fitted_section(schema, tree, key)
     try:
         if shared:
-            values = copy.deepcopy(_shared_values(schema, _Given(tree)))  # type: ignore[arg-type] # can be hashed
+            values = copy.deepcopy(_shared_values(schema, _GivenValues(tree)))  # type: ignore[arg-type] # can be hashed
         else:
             values = _typed_values(OmegaConf.structured(schema), tree)
         for field in dataclasses.fields(schema):
@@ -240,7 +240,7 @@ def _option_names(kind: str, name: str) -> list[str]:
         return []
 
 
-class _Given(dict[str, Any]):
+class _GivenValues(dict[str, Any]):
     """Keys and values that differ from others as soon as they are written differently: 1 is not 1.0, nor True."""
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -251,20 +251,20 @@ class _Given(dict[str, Any]):
 
 
 @lru_cache(maxsize=1024)
-def _shared_values(schema: type[Any], given: _Given) -> dict[str, Any]:
+def _shared_values(schema: type[Any], values: _GivenValues) -> dict[str, Any]:
     """Returns what ``_typed_values`` does, for everyone who builds the same section: nobody may change it.
 
     Stages, resumes and comparisons build the same sections again and again, and OmegaConf takes milliseconds for each.
     """
-    return _typed_values(_section(schema), dict(given))  # type: ignore[arg-type] # a type can be hashed
+    return _typed_values(_section(schema), dict(values))  # type: ignore[arg-type] # a type can be hashed
 
 
-def _typed_values(section: DictConfig, given: dict[str, Any]) -> dict[str, Any]:
+def _typed_values(section: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
     """Returns what is given with the types that a section declares."""
     # Only what is given is copied: the dataclass itself has the other values. A whole copy names unknown keys.
-    own = OmegaConf.masked_copy(section, list(given)) if given.keys() <= section.keys() else section.copy()
-    values: Any = OmegaConf.to_object(OmegaConf.unsafe_merge(own, given))
-    return values  # type: ignore[no-any-return]
+    part = OmegaConf.masked_copy(section, list(values)) if values.keys() <= section.keys() else section.copy()
+    converted: Any = OmegaConf.to_object(OmegaConf.unsafe_merge(part, values))
+    return converted  # type: ignore[no-any-return]
 
 
 @cache
