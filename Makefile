@@ -40,7 +40,7 @@ test-extras: setup-dev
 test-all: setup-dev
 	$(PYTEST) --write-seconds
 
-# 1,000 seeds of faults on a simulated cluster; RLPIPE_SCHEDULES=60 are part of `make test`.
+# 1,000 seeds of faults on a simulated cluster; 20 of them are part of `make test`.
 schedules: setup-dev
 	RLPIPE_SCHEDULES=1000 $(BIN)/python -m pytest --numprocesses 2 tests/faults/test_schedules.py -k of_a_seed
 

@@ -294,6 +294,7 @@ def test_the_test_of_the_guide_passes(tmp_path):
     names["test_two_of_three_episodes_succeed"](tmp_path)
 
 
+@pytest.mark.extras
 def test_the_command_for_a_gymnasium_task_of_ones_own_trains_that_of_the_tutorial(tmp_path, monkeypatch):
     written = r"rlpipe (train ppo_cartpole env\.train\.id=my_task:\S+ \S+)"
     pages = (DOCS.parent / "README.md", DOCS / "getting_started.md")

@@ -156,6 +156,7 @@ def test_each_trajectory_stands_in_the_distribution_of_the_divergence(tmp_path):
     assert sum(row["histograms"]["rollout/ref_logprobs_dist"]["counts"]) == 64
 
 
+@pytest.mark.soak
 def test_the_penalty_changes_what_is_learnt(tmp_path):
     free, held = (
         rows_of(scripted(tmp_path, "learner.lr=0.01", "runner.total_timesteps=1024", *more))

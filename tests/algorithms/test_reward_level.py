@@ -31,6 +31,7 @@ def test_with_single_actions_both_levels_give_the_same_numbers(tmp_path):
     assert rows[0] == rows[1]
 
 
+@pytest.mark.soak
 def test_it_learns(tmp_path):
     algorithm = BY_ACTION | {"update_epochs": 4, "reward_level": "action"}
     env = {"train": {"name": "scripted", "total_num_envs": 16, "match_actions": True}}

@@ -14,6 +14,9 @@ from rlpipe.run.follower import mark_file, read_mark
 from tests.helpers.backends import STORES, assert_shows_everything, assert_shows_the_end, catch_up
 from tests.helpers.runs import scripted
 
+SLOW = ("mlflow", "wandb")
+NAMES = [pytest.param(name, marks=[pytest.mark.soak] * (name in SLOW)) for name in STORES]
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> RunDirectory:
@@ -22,7 +25,7 @@ def run(tmp_path_factory) -> RunDirectory:
     return RunDirectory(rlpipe.train(config, local=True).directory)
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", NAMES)
 def test_it_holds_every_number_of_a_run_and_how_the_run_ended(run, name):
     assert catch_up(run, name)
     assert_shows_everything(run, name)
@@ -81,10 +84,9 @@ ODD = (
     "env/a\nb", "env/a\u2028b", "env/a@50", "env/A@50", "/a", "a/", "iteration", "time",
 )  # fmt: skip
 LONGEST = {"mlflow": 250, "swanlab": 255}
-SLOW = ("mlflow", "wandb")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.soak] * (name in SLOW)) for name in STORES])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_metric_is_held_whatever_its_name_and_shortened_names_are_told(run, name, tmp_path):
     copy = tmp_path / "runs" / "scripted" / "odd"
     shutil.copytree(run.path, copy, ignore=shutil.ignore_patterns("backends", "tensorboard", "wandb", "metrics.csv"))

@@ -63,6 +63,7 @@ def test_two_runs_that_begin_a_database_at_once_and_write_to_it_both_stand_there
         assert {i: len(metrics) for i, metrics in numbers.items()} == dict.fromkeys(range(1, 6), 80)
 
 
+@pytest.mark.soak
 def test_two_runs_with_one_id_that_began_at_other_moments_are_two(log_path):
     first = run_info(log_path, "same")
     second = replace(first, experiment="another", created="2026-01-01T00:00:00.250000+00:00")

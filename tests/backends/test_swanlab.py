@@ -165,6 +165,7 @@ def test_an_offline_row_is_on_the_disk_as_soon_as_it_is_written_and_at_its_own_t
     assert scalar.scalar.timestamp.ToNanoseconds() == 1767225600_500_000_000
 
 
+@pytest.mark.soak
 def test_a_cloud_that_does_not_answer_ends_the_sync_without_a_question_and_the_key_is_nowhere(tmp_path, monkeypatch):
     monkeypatch.setenv("SWANLAB_API_KEY", KEY)
     monkeypatch.setenv("SWANLAB_API_HOST", "http://127.0.0.1:9")

@@ -37,6 +37,7 @@ def info(run: Path, options=None) -> RunInfo:
     )
 
 
+@pytest.mark.soak
 def test_a_gif_has_half_the_size_and_lasts_as_long(run):
     gif = Image.open(io.BytesIO(animation(video_of(EVENT, run))))
     assert gif.size == (480, 195)
@@ -83,6 +84,7 @@ def test_mlflow_keeps_the_file_beside_its_database(run, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.soak
 def test_wandb_gets_it_with_the_next_row_so_that_its_steps_stay(run):
     backend = wandb.WandB(info(run, wandb.WandbOptions(mode="offline")))
     backend.write(ROWS[0])

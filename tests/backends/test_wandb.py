@@ -67,6 +67,7 @@ def syncing(run) -> subprocess.Popen[bytes]:
     return process
 
 
+@pytest.mark.soak
 def test_the_api_key_stands_in_no_file_of_the_run(run):
     files = [file for file in run.path.rglob("*") if file.is_file()]
     assert any(file.suffix == ".wandb" for file in files)

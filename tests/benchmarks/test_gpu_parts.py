@@ -108,6 +108,7 @@ def test_other_weights_miss_the_goal_if_they_are_far_off_and_eager_repeats_its_o
     assert verdicts(update("graphs", **unlike))[-1] == ("0 of 1", verdict)
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 def test_an_emulation_of_replay_ends_with_the_weights_of_eager_steps(algorithm, tmp_path, monkeypatch):
     update = next(update for update in plan.small().decisive if update.algorithm == algorithm)

@@ -29,6 +29,7 @@ def runs(tmp_path_factory):
     }
 
 
+@pytest.mark.extras
 def test_the_long_run_has_as_many_iterations_and_episodes_as_it_should(runs):
     directory = RunDirectory.existing(runs[FEW])
     directory.check()
@@ -48,6 +49,7 @@ READERS = {
 }
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("reader", READERS)
 def test_a_reader_keeps_a_few_bytes_of_each_episode_whose_line_has_five_hundred(runs, tmp_path, monkeypatch, reader):
     monkeypatch.setattr("rlpipe.cli.export.VALUES_AT_ONCE", 10_000)

@@ -71,6 +71,7 @@ def test_a_misspelt_simulator_suggests_the_nearest_one():
         tasks.find(None, "gymnasum", None)
 
 
+@pytest.mark.soak
 def test_the_tasks_of_another_python_are_listed_and_looked_at_there():
     found = {task.id: task for task in tasks.find("CartPole-v1", "gymnasium", sys.executable)[0]}
     assert found["CartPole-v1"].tried

@@ -269,6 +269,7 @@ def test_a_range_of_workers_is_the_most_workers_in_the_least_processes(tmp_path)
     assert (rollout.num_workers, rollout.min_processes) == (4, 2)
 
 
+@pytest.mark.soak
 def test_maniskill_can_move_where_each_episode_has_a_new_scene():
     overrides = ["rollout.num_workers={min: 1, max: 2}", "demos=null"]
     with pytest.raises(ConfigError, match=r"set env\.train\.kwargs\.reconfiguration_freq=1, which builds the scene"):

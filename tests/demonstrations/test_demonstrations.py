@@ -188,6 +188,7 @@ def test_cloning_learns_what_is_shown_and_keeps_the_best_pass(tmp_path):
     assert {name for row in rows for name in row if name.startswith(("env/", "rollout/"))} == set()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("policy", "remembers"), [("gru", True), ("mlp", False)])
 def test_only_a_memory_clones_what_the_present_observation_does_not_say(tmp_path, policy, remembers):
     """The sign to repeat stands in the first observation of each demonstration, and in no other."""

@@ -100,6 +100,7 @@ def test_a_template_with_something_that_must_not_be_forked_forks_nothing(loaded,
     assert report(program, quick_template.socket)["parent"] == os.getpid()
 
 
+@pytest.mark.soak
 def test_a_template_loads_the_simulator_of_a_run(program, tmp_path, monkeypatch):
     monkeypatch.setattr("rlpipe.distributed.process_template.joins_cluster", lambda _: False)
     config = scripted(tmp_path, env={"train": {"name": "maniskill", "id": "PushCube-v1"}})
@@ -114,6 +115,7 @@ def test_a_run_that_joins_a_cluster_has_no_template(tmp_path):
     assert template_for(scripted(tmp_path), "10.0.0.1:6379") is None
 
 
+@pytest.mark.soak
 def test_the_template_and_its_workers_end_with_the_driver(program):
     """At once: a worker that has not yet found its node would look for it for a minute."""
     driver = "from rlpipe.distributed.process_template import ProcessTemplate as T; import sys\n"

@@ -160,15 +160,18 @@ def test_a_run_on_ray_shows_every_number_of_its_rows(ray_cluster, tmp_path):
     assert not file.exists()
 
 
+@pytest.mark.soak
 def test_two_names_that_look_alike_in_prometheus_stay_apart(seen):
     assert seen["twins"]["ray_rlpipe_a_b", "a/b"] == 1.0
     assert seen["twins"]["ray_rlpipe_a_b", "a_b"] == 2.0
 
 
+@pytest.mark.soak
 def test_a_gauge_stays_while_the_run_is_silent(seen):
     assert seen["kept"]["ray_rlpipe_env_return", "env/return"] == 2.0
 
 
+@pytest.mark.soak
 def test_a_metric_keeps_its_last_number_and_says_which_iteration_that_is_from(seen):
     assert seen["kept"]["ray_rlpipe_eval_success_once", "eval/success_once"] == 0.25
     assert seen["kept"]["ray_rlpipe_reported", "eval/success_once"] == 1
@@ -176,11 +179,13 @@ def test_a_metric_keeps_its_last_number_and_says_which_iteration_that_is_from(se
     assert seen["kept"]["ray_rlpipe_iteration",] == 2
 
 
+@pytest.mark.soak
 def test_an_alert_is_1_until_it_is_cleared(seen):
     assert seen["alerts"]["ray_rlpipe_alert", "env/return", "critical"] == 1
     assert seen["alerts"]["ray_rlpipe_alert", "train/loss", "warn"] == 0
 
 
+@pytest.mark.soak
 def test_a_resumed_run_goes_on_with_what_holds_of_before(seen):
     assert seen["resumed"]["ray_rlpipe_iteration",] == 2
     assert seen["resumed"]["ray_rlpipe_env_return", "env/return"] == 1.0

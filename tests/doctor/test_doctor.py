@@ -575,6 +575,7 @@ def of(report: CheckReport, name: str) -> list[CheckResult]:
     return [found for found in report.findings if found.name.startswith(name)]
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("ray_cluster")
 def test_every_node_that_may_get_a_worker_tries_the_simulator(tmp_path):
     from rlpipe.distributed.node_checks import examine

@@ -110,6 +110,7 @@ def test_joint_control_is_the_same_as_in_turn_over_several_episodes():
     assert sum(len(step.beginnings) for step in steps) == 9
 
 
+@pytest.mark.soak
 def test_a_task_that_builds_its_scene_anew_at_each_reset_is_the_same_as_in_turn():
     tell_both(config("PegInsertionSide-v1", control_mode="pd_ee_delta_pose", max_episode_steps=2), 2, 5)
 
@@ -224,6 +225,7 @@ def test_a_second_simulator_of_a_task_is_not_checked_again(monkeypatch):
     make(config(), 2, batched=True).close()
 
 
+@pytest.mark.soak
 def test_closed_simulators_leave_nothing_behind():
     both = [make(config(), 2, batched=True) for _ in range(2)]
     left = [weakref.ref(task) for one in both for task in (one._group, *(env.task for env in one._envs))]

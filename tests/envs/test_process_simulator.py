@@ -314,6 +314,7 @@ def test_what_a_simulator_prints_disturbs_nothing_and_reaches_the_errors_of_the_
     assert err.count("written by C") == 3
 
 
+@pytest.mark.soak
 def test_the_process_ends_when_its_worker_is_killed_whatever_it_is_doing():
     """``busy`` holds Python's lock and never reads from the channel."""
     code = (
@@ -335,6 +336,7 @@ def test_the_process_ends_when_its_worker_is_killed_whatever_it_is_doing():
     assert not child.is_running()
 
 
+@pytest.mark.soak
 def test_the_process_ends_with_an_abandoned_simulator():
     made = make_simulator(fragile("print"), 1, seeds())
     child = psutil.Process(made._process._process.pid)
@@ -349,6 +351,7 @@ def faulty_run(tmp_path, fault, *overrides):
                     env={"train": train, "eval": {"fault": "", "python": None}})  # fmt: skip
 
 
+@pytest.mark.soak
 def test_a_run_replaces_a_simulator_whose_process_fails(tmp_path):
     run = rlpipe.train(faulty_run(tmp_path, "kill"), local=True).directory
     (event,) = events(run, "simulator")

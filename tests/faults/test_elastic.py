@@ -93,6 +93,7 @@ SIZES = st.lists(st.tuples(st.floats(3.0, 25.0), st.integers(1, 8)), max_size=4)
 DRAINS = st.lists(st.floats(5.0, 25.0), max_size=2)
 
 
+@pytest.mark.soak
 @settings(max_examples=3)
 @given(sizes=SIZES, drains=DRAINS)
 def test_whatever_number_of_processes_is_asked_for_and_drained_the_rows_are_the_same(

@@ -20,7 +20,7 @@ from tests.helpers.runs import scripted, without_timings
 from tests.helpers.simulated_ray.trials import failures, on_a_simulated_cluster
 from tests.helpers.simulated_ray.world import ProcessKilledError
 
-SCHEDULES = int(os.environ.get("RLPIPE_SCHEDULES", "60"))
+SCHEDULES = int(os.environ.get("RLPIPE_SCHEDULES", "20"))
 """Number of seeds; `make schedules` tries 1,000."""
 CASES = 4
 BASE = ("rollout.num_workers=2", "cluster.cpus_per_worker=1", "rollout.timeout=20", "learner.device=cpu")

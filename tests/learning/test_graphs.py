@@ -82,6 +82,7 @@ def test_replays_are_the_steps_of_the_ordinary_learner(name, tmp_path, monkeypat
     replayed_like(with_base_policy(MAKE[name](tmp_path, *FALLING)), monkeypatch)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("name", "saving"), [("cloning", "policy.checkpoint_gradients=true"), ("tree, ppo", "learner.micro_batch=5")]
 )

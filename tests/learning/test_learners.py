@@ -192,6 +192,7 @@ def test_learners_that_share_a_batch_end_with_the_weights_and_the_numbers_of_one
         assert [told(several)[name] for name in exact] == [told(one)[name] for name in exact]
 
 
+@pytest.mark.soak
 def test_learners_that_replay_their_steps_end_with_the_weights_and_the_numbers_of_one(tmp_path, together):
     plan, spec, iterations = collected(run_config(tmp_path, PPO), 2)
     alone, windows = learn(0, None, plan, spec, iterations * 2)

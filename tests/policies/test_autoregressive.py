@@ -157,6 +157,7 @@ def test_heads_divide_the_width_of_a_slot():
 POLICY = {"name": "tokens", **SMALL, "bins": 4, "chunk_size": 2, "decoding": "autoregressive"}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "level"), [("ppo", "token"), ("grpo", "chunk")])
 def test_both_algorithms_learn_and_at_either_level(name, level, tmp_path):
     """An action of one number is one token: the same level."""

@@ -287,6 +287,7 @@ def test_the_configuration_says_what_the_base_is_before_a_run_begins(clone, tmp_
     assert "warm_start" not in base
 
 
+@pytest.mark.soak
 def test_a_correction_learns_to_overcome_a_base_that_is_wrong(tmp_path):
     """The base answers with -0.3 times the bias; an action with the sign of the bias pays 1."""
     small = {"name": "mlp", "hidden_sizes": [16]}

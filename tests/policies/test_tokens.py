@@ -84,6 +84,7 @@ def test_tokens_need_bounds():
         TokenPolicy(TokenConfig("tokens"), SpaceSpec(3, 1, 2))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("name", "level"), [("ppo", "token"), ("grpo", "chunk")])
 def test_both_algorithms_learn_and_at_either_level(name, level, tmp_path):
     """An action of one number is one token: the same level."""

@@ -94,6 +94,7 @@ def differ(before, after):
 # --- what the model sees and says
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_prompt_is_what_the_models_processor_makes_of_each_row(kind, models):
     policy, images = made(models[kind, "float32"]), observed(2)["camera/rgb"]
@@ -206,6 +207,7 @@ def test_an_update_changes_what_trains_and_nothing_else(algorithm, kind, dtype, 
         assert np.array_equal(array, worker._policy.weights()[name])
 
 
+@pytest.mark.soak
 def test_a_learner_continues_from_a_checkpoint_to_the_last_bit(models, tmp_path):
     config = configured(tmp_path, models["smolvlm", "bfloat16"], "rollout.horizon=4")
     worker = RolloutWorker(config.schedule, 0, 1)
@@ -420,6 +422,7 @@ def saved_bytes(policy, count=4):
     return torch.autograd.grad(loss, trained, allow_unused=True), sum(storages.values())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("adapters", [{}, ADAPTERS], ids=["whole", "adapters"])
 def test_checkpointing_computes_the_models_layers_again_and_changes_no_gradient(kind, adapters, models):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rlpipe.metrics.row import EventKind
 from rlpipe.report.view_video import video_section
 from rlpipe.run.replays import PARTIAL
@@ -9,6 +11,7 @@ from rlpipe.run.videos import VideoMaker
 from tests.helpers.drawn import needs_drawing, slide, write_set
 
 
+@pytest.mark.soak
 def test_the_newest_evaluation_gets_a_video_and_what_waited_gives_way(tmp_path):
     needs_drawing()
     for iteration in (1, 2, 3):

@@ -27,6 +27,7 @@ def pendulum(tmp_path_factory):
     return run, report, export_policy(checkpoint.load(run.checkpoint), folder / "export")
 
 
+@pytest.mark.soak
 def test_an_export_has_the_episodes_of_the_evaluation(pendulum):
     _, report, (folder, _) = pendulum
     policy = rlpipe.load_policy(folder)

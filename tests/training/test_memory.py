@@ -61,6 +61,7 @@ class TestPPO:
         assert lines(solved, "metrics.jsonl")[-1]["metrics"]["eval/return"] > 0.95
         check_exact_replay(solved)
 
+    @pytest.mark.soak
     def test_and_not_without_one(self, tmp_path):
         run = trained(tmp_path, *LEARNING, make=scripted)
         assert column(run, "env/return")[-1] < WITHOUT_A_MEMORY + 0.05
@@ -107,6 +108,7 @@ GRPO = {"name": "grpo", "group_size": 4, "num_minibatches": 2, "update_epochs": 
 class TestGRPO:
     OPTIONS = ("rollout.horizon=8", "env.train.total_num_envs=32", "learner.lr=0.01", "runner.total_timesteps=4096")
 
+    @pytest.mark.soak
     def test_whole_episodes_are_remembered_too(self, tmp_path):
         run = trained(tmp_path, *self.OPTIONS, "policy.memory_size=32", algorithm=GRPO)
         assert column(run, "env/return")[-1] > 0.9

@@ -50,6 +50,7 @@ def test_the_environments_of_these_tests_are_as_gymnasium_wants_them(task):
     check_env(task(), skip_render_check=True)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", SPACES)
 def test_an_action_of_every_space_is_learnt(kind, tmp_path):
     options = ["runner.total_timesteps=1536", "algorithm.discount=0.0", *QUICK]
@@ -58,6 +59,7 @@ def test_an_action_of_every_space_is_learnt(kind, tmp_path):
     assert last_return(train(tmp_path, "tests.helpers.gym_identity:Identity-v0", *options, kwargs={"kind": kind})) > 7.5
 
 
+@pytest.mark.soak
 def test_soft_actor_critic_learns_a_box(tmp_path):
     options = ["runner.total_timesteps=1024", "algorithm.discount=0.0", "learner.lr=0.006", "rollout.horizon=32"]
     options += ["algorithm.replay_capacity=8192", "policy.hidden_sizes=[32]", "algorithm.critic_hidden_sizes=[32]"]
@@ -65,6 +67,7 @@ def test_soft_actor_critic_learns_a_box(tmp_path):
     assert last_return(run) > 7.5  # of STEPS
 
 
+@pytest.mark.soak
 def test_a_picture_alone_is_learnt(tmp_path):
     options = ["runner.total_timesteps=1024", "algorithm.discount=0.0", "policy.encoders={observation: {channels: 4}}"]
     assert last_return(train(tmp_path, "tests.helpers.gym_identity:Shade-v0", *options, *QUICK)) == STEPS
