@@ -18,7 +18,7 @@ from rlpipe.config import shipped
 from rlpipe.config.fields import check_path, kinds_of, options, types_of, whole_number
 from rlpipe.config.other_systems import translation
 from rlpipe.config.schema import DEFAULT_NAMES, PLUGIN_KINDS, Config, EnvConfig, StageConfig
-from rlpipe.config.tree import REPLACED, container, reason_of, tasks_without
+from rlpipe.config.tree import REPLACED, check_colons, container, reason_of, tasks_without
 from rlpipe.errors import ConfigError
 from rlpipe.plugins import available, closest, nearest, resolve
 from rlpipe.secrets import check_no_secrets
@@ -39,6 +39,7 @@ def build(tree: DictConfig, schema: type[C]) -> C:
     values = container(tree, resolve=True)
     check_no_secrets(values, os.environ)  # before all other checks, because an error about a value shows the value
     names = [field.name for field in dataclasses.fields(Config)]
+    check_colons(values)
     _spell_out_processes(values)
     for name in values:
         if name not in names:

@@ -101,9 +101,19 @@ def reason_of(error: Exception) -> str:
         return "it is nested too deeply."
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}."
+        mark, hint = error.problem_mark, f" {_SPACE}" if error.problem == "found unexpected ':'" else ""
+        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}.{hint}"
     return lines[0] if lines else type(error).__name__
+
+
+_SPACE = "YAML wants a space after each colon, as in {name: value}."
+
+
+def check_colons(tree: Mapping[str, Any]) -> None:
+    """Checks that no key swallowed its value, as YAML reads ``{name:value}``."""
+    for path, value in leaves(tree):
+        if value is None and ":" in path:
+            raise ConfigError(f"the key {path} has no value: {_SPACE}")
 
 
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
