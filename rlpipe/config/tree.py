@@ -110,9 +110,12 @@ _SPACE = "YAML wants a space after each colon, as in {name: value}."
 
 
 def check_colons(tree: Mapping[str, Any]) -> None:
-    """Checks that no key swallowed its value, as YAML reads ``{name:value}``."""
+    """Checks that no key swallowed its value, as YAML reads ``{name:value}``.
+
+    A backend without options may be called ``module:Class``.
+    """
     for path, value in leaves(tree):
-        if value is None and ":" in path:
+        if value is None and ":" in path.rpartition(".")[2] and not path.startswith("runner.logger.options."):
             raise ConfigError(f"the key {path} has no value: {_SPACE}")
 
 

@@ -62,6 +62,12 @@ def test_a_mistake_is_named_with_what_was_found_and_what_is_legal(tmp_path, over
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_backend_of_ones_own_needs_no_options(tmp_path):
+    """Its name has a colon, and is no key that lacks the space after one."""
+    name = "tests.helpers.short_names:ShortNames"
+    scripted(tmp_path, f"runner.logger.logger_backends=[{name}]", f"runner.logger.options={{{name}: null}}")
+
+
 def test_a_configuration_file_that_is_not_there_names_the_nearest():
     with pytest.raises(ConfigError, match=r"did you mean 'ppo_cartpole\.yaml'"):
         load_config("configs/ppo_cartpol.yaml")
