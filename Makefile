@@ -14,14 +14,16 @@ setup-dev: $(VENV)/.installed-dev
 
 # Every version comes from constraints.txt. A CPU build of torch is enough and ten times smaller; where pip finds none,
 # the default build works too.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(BIN)/pip:
 	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL) --editable '.[maniskill]'
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL) --editable '.[maniskill,dev]'
-	touch $@
+	touch $(VENV)/.installed $@
 
 quickstart: setup
 	$(BIN)/rlpipe train configs/ppo_push_cube.yaml
