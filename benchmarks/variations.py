@@ -170,7 +170,8 @@ def tables(name: str, methods: dict[str, list[Result]]) -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for method, results in methods.items():
-        base = None if method == "clean" else plain
+        seeds = {result["seed"] for result in results}  # of a method that has not had all of them yet
+        base = None if method == "clean" else [result for result in plain if result["seed"] in seeds]
         cells = (*cell(results, base, ["clean"]), *cell(results, base, arms))
         lines.append(f"| {method} | {len(results)} | {' | '.join(cells)} |")
     axes = [axis["name"] for axis in plain[0]["axes"]]
