@@ -116,7 +116,7 @@ def check_colons(tree: Mapping[str, Any]) -> None:
     """
     for path, value in leaves(tree):
         if value is None and ":" in path.rpartition(".")[2] and not path.startswith("runner.logger.options."):
-            raise ConfigError(f"the key {path} has no value: {_SPACE}")
+            raise ConfigError(f"{path.rpartition(':')[0]} has its value right behind the colon: {_SPACE}")
 
 
 def leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -50,7 +50,7 @@ from tests.helpers.runs import scripted
         ("learner.max_grad_norm=-1", ["learner.max_grad_norm is -1", "greater than 0"]),
         ("algorithm.value_clip=-1", ["algorithm.value_clip is -1", "greater than 0"]),
         ("runner.seed", ["'runner.seed' is no override", "key=value"]),
-        ("rollout.num_workers={min:2,max:8}", ["rollout.num_workers.min:2", "a space after each colon"]),
+        ("rollout.num_workers={min:2,max:8}", ["rollout.num_workers.min has its value", "a space after each colon"]),
         ("env.train.variations={mass:{uniform:[1,2]}}", ["column 13", "a space after each colon"]),
     ],
 )

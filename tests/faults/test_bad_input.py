@@ -392,7 +392,7 @@ DAMAGED = [
     ("task.yaml", holding("task.yaml", ""), TRAIN, ["env.train.name is missing"]),
     ("task.yaml", holding("task.yaml", "- a\n- b\n"), TRAIN, ["task.yaml", "list"]),
     ("task.yaml", holding("task.yaml", "runner:\n\tseed: 1\n"), TRAIN, ["task.yaml", "line 2", "tabs"]),
-    ("task.yaml", holding("task.yaml", "runner: {seed:1}\n"), TRAIN, ["runner.seed:1", "space after each colon"]),
+    ("task.yaml", holding("task.yaml", "runner: {seed:1}\n"), TRAIN, ["runner.seed has its value", "space"]),
     ("task.yaml", holding("task.yaml", "runner: {seed: 1\n"), TRAIN, ["task.yaml", "line 2"]),
     ("task.yaml", holding("task.yaml", "runner:\n  seed: 1\n  seed: 2\n"), TRAIN, ["line 3", "duplicate key seed"]),
     ("task.yaml", holding("task.yaml", "runner: seed: 1\n"), TRAIN, ["task.yaml", "line 1"]),
