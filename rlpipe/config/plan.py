@@ -18,8 +18,7 @@ from rlpipe.errors import ConfigError
 
 _STAGED = ("env.train.", "algorithm.", "learner.")
 """Beginnings of the keys that a stage may change."""
-_REBUILT = ("env", "algorithm", "learner")
-"""Sections that hold them."""
+_REBUILT = tuple(key.partition(".")[0] for key in _STAGED)
 _FIXED = (".name", ".id", ".total_num_envs")
 """Ends of keys that no stage may change, whatever plug-in they belong to: the task, and the work of each worker."""
 
@@ -71,8 +70,8 @@ def _staged(config: Config, stage: StageConfig, key: str) -> Config:
         except Exception as error:  # OmegaConf promises no base of what a key can be wrong in
             raise ConfigError(f"{key}.overrides holds {name}, which is no key: {reason_of(error)}") from error
     built = build(tree, Config)
-    sections = {field.name: getattr(config, field.name) for field in dataclasses.fields(Config)}
-    staged = Config(**sections | {name: getattr(built, name) for name in _REBUILT})
+    names = [field.name for field in dataclasses.fields(Config)]
+    staged = Config(**{name: getattr(built if name in _REBUILT else config, name) for name in names})
     check(staged)
     _check_fixed("env.train", staged.env.train, config.env.train, key)
     if config.curriculum_class.chooses_levels and staged.env.train.variations != config.env.train.variations:

@@ -89,7 +89,7 @@ def options_of(name: str, schema: type[Any], options: Mapping[str, Any] | None) 
         ConfigError: an option is unknown, has the wrong type, or is a credential.
     """
     check_no_secrets({"runner": {"logger": {"options": {name: options}}}}, os.environ)
-    return typed(schema, options, f"runner.logger.options.{name}", shared=False)
+    return typed(schema, options, f"runner.logger.options.{name}")
 
 
 def _mapping(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -185,21 +185,17 @@ def _plugin(key: str, tree: Mapping[str, Any]) -> Any:
     return typed(resolve(kind, name, f"{key}.name").Config, tree, key)
 
 
-def typed(schema: type[Any], tree: Any, key: str, *, shared: bool = True) -> Any:
+def typed(schema: type[Any], tree: Any, key: str) -> Any:
     """Builds a section from its keys and values: an instance of its dataclass.
 
     Args:
         schema: the dataclass.
         tree: keys and values that are given; None for none.
         key: of the section, for errors.
-        shared: False to read its defaults again, because they may come from environment variables.
     """
     tree = _fitted_section(schema, tree, key)
     try:
-        if shared:
-            values = copy.deepcopy(_shared_values(schema, _GivenValues(tree)))  # type: ignore[arg-type] # can be hashed
-        else:
-            values = _typed_values(OmegaConf.structured(schema), tree)
+        values = copy.deepcopy(_typed_values(schema, _GivenValues(tree)))  # type: ignore[arg-type] # can be hashed
         for field in dataclasses.fields(schema):
             if field.name not in values and field.default is field.default_factory:  # both are MISSING
                 raise ConfigError(f"{key}.{field.name} has no default; give it a value.")
@@ -252,19 +248,15 @@ class _GivenValues(dict[str, Any]):
 
 
 @lru_cache(maxsize=1024)
-def _shared_values(schema: type[Any], values: _GivenValues) -> dict[str, Any]:
-    """Returns what ``_typed_values`` does, for everyone who builds the same section: nobody may change it.
+def _typed_values(schema: type[Any], values: _GivenValues) -> dict[str, Any]:
+    """Returns what is given with the types that the dataclass declares. It is shared: nobody may change it.
 
     Stages, resumes and comparisons build the same sections again and again, and OmegaConf takes milliseconds for each.
     """
-    return _typed_values(_section(schema), dict(values))  # type: ignore[arg-type] # a type can be hashed
-
-
-def _typed_values(section: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
-    """Returns what is given with the types that a section declares."""
+    section = _section(schema)  # type: ignore[arg-type] # a type can be hashed
     # Only what is given is copied: the dataclass itself has the other values. A whole copy names unknown keys.
     part = OmegaConf.masked_copy(section, list(values)) if values.keys() <= section.keys() else section.copy()
-    converted: Any = OmegaConf.to_object(OmegaConf.unsafe_merge(part, values))
+    converted: Any = OmegaConf.to_object(OmegaConf.unsafe_merge(part, dict(values)))
     return converted  # type: ignore[no-any-return]
 
 

@@ -95,6 +95,9 @@ def tasks_without(tasks: Sequence[Any], keys: Collection[str]) -> list[Any]:
     ]
 
 
+_SPACE = "YAML wants a space after each colon, as in {name: value}."
+
+
 def reason_of(error: Exception) -> str:
     """Returns the message of YAML or OmegaConf in one line."""
     if isinstance(error, RecursionError):
@@ -104,9 +107,6 @@ def reason_of(error: Exception) -> str:
         mark, hint = error.problem_mark, f" {_SPACE}" if error.problem == "found unexpected ':'" else ""
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}.{hint}"
     return lines[0] if lines else type(error).__name__
-
-
-_SPACE = "YAML wants a space after each colon, as in {name: value}."
 
 
 def check_colons(tree: Mapping[str, Any]) -> None:
